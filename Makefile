@@ -1,0 +1,45 @@
+# Everything sets itself up: the first command in a bare clone makes the virtual environment, later ones find it ready.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint format clean
+
+help: ## say what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
+
+demo: $(READY) ## see the rule at work, and the kernel against what people do today
+	$(BIN)/python -m lsp.demo
+	$(BIN)/python -m pytest --benchmark bench/bench_commit.py -k demo
+
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest
+
+bench: $(READY) ## measure every kernel; prints ratios against the alternatives and the limit
+	$(BIN)/python -m pytest --benchmark
+
+lint: $(READY) ## check format, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY) ## put the format right
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove the virtual environment and everything built
+	rm -rf $(VENV) build dist *.egg-info lsp_kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.packages: requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q "$$(grep '^torch==' requirements-dev.txt)"
+	$(BIN)/python -m pip install -q -r requirements-dev.txt
+	touch $@
+
+$(READY): $(VENV)/.packages $(SOURCES)
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
+	touch $@

@@ -1,0 +1,35 @@
+// The Python module behind lsp_kernels._C. Importing it registers the operations; it says how it was built.
+#include <Python.h>
+
+#include "isa.h"
+
+namespace {
+
+PyObject* best_isa(PyObject*, PyObject*) {
+  for (lsp::Isa isa : {lsp::Isa::avx512, lsp::Isa::avx2})
+    if (lsp::supported(isa)) return PyUnicode_FromString(lsp::name_of(isa));
+  return PyUnicode_FromString(lsp::name_of(lsp::Isa::scalar));
+}
+
+PyObject* compiler(PyObject*, PyObject*) {
+#if defined(__clang__)
+  return PyUnicode_FromString("clang " __clang_version__);
+#elif defined(__GNUC__)
+  return PyUnicode_FromString("gcc " __VERSION__);
+#else
+  return PyUnicode_FromString("unknown compiler");
+#endif
+}
+
+PyMethodDef methods[] = {
+    {"best_isa", best_isa, METH_NOARGS, "The widest instruction set that this processor and this build have."},
+    {"compiler", compiler, METH_NOARGS, "The compiler that built this module."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_C", "CPU kernels of lsp_kernels.", -1, methods,
+                                 nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&module_definition); }

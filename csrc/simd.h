@@ -1,0 +1,145 @@
+// The vector operations that the kernels are written in, for one instruction set. Included by foreach_isa.h only, once per
+// set, inside its namespace and target. LSP_ISA_BITS is 512, 256, or 0 for plain C++ that any compiler can vectorise.
+//
+//   load      LANES values as float32      larger(a, b)    a > b ? a : b, so a NaN in `a` is passed over; smaller likewise
+//   Mask      one bit per lane             unordered(a, b) lanes where either is NaN
+//   scale2    p * 2^k, for k held in the low bits of the float `biased` (see exp)
+
+#if LSP_ISA_BITS == 512
+
+constexpr int LANES = 16;
+using Vec = __m512;
+using Mask = __mmask16;
+
+inline Vec splat(float x) { return _mm512_set1_ps(x); }
+inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
+inline Vec load(const BFloat16* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+inline Vec load(const Half* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+inline Vec larger(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec smaller(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Mask unordered(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q); }
+inline Mask above(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+inline Mask equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+inline Mask either(Mask a, Mask b) { return Mask(a | b); }
+inline uint32_t bits(Mask m) { return m; }
+inline Vec scale2(Vec p, Vec biased) {
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(biased), 23)));
+}
+
+#elif LSP_ISA_BITS == 256
+
+constexpr int LANES = 8;
+using Vec = __m256;
+using Mask = __m256;
+
+inline Vec splat(float x) { return _mm256_set1_ps(x); }
+inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
+inline Vec load(const BFloat16* p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline Vec load(const Half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
+inline Vec larger(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline Vec smaller(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline Mask unordered(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); }
+inline Mask above(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+inline Mask equal(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+inline Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
+inline uint32_t bits(Mask m) { return uint32_t(_mm256_movemask_ps(m)); }
+inline Vec scale2(Vec p, Vec biased) {
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(biased), 23)));
+}
+
+#else
+
+constexpr int LANES = 8;  // loops of constant length over small arrays: what a compiler turns into vectors by itself
+struct Vec {
+  float lane[LANES];
+};
+using Mask = uint32_t;
+
+template <class F>
+inline Vec each(F f) {
+  Vec out;
+  for (int i = 0; i < LANES; ++i) out.lane[i] = f(i);
+  return out;
+}
+template <class F>
+inline Mask where(F f) {
+  Mask out = 0;
+  for (int i = 0; i < LANES; ++i) out |= Mask(f(i)) << i;
+  return out;
+}
+inline Vec splat(float x) { return each([=](int) { return x; }); }
+template <class T>
+inline Vec load(const T* p) {
+  return each([=](int i) { return to_float(p[i]); });
+}
+inline void store(float* p, Vec x) { std::memcpy(p, x.lane, sizeof x.lane); }
+inline Vec larger(Vec a, Vec b) { return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; }); }
+inline Vec smaller(Vec a, Vec b) { return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; }); }
+inline Vec add(Vec a, Vec b) { return each([&](int i) { return a.lane[i] + b.lane[i]; }); }
+inline Vec sub(Vec a, Vec b) { return each([&](int i) { return a.lane[i] - b.lane[i]; }); }
+inline Vec mul(Vec a, Vec b) { return each([&](int i) { return a.lane[i] * b.lane[i]; }); }
+inline Vec fma(Vec a, Vec b, Vec c) { return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; }); }
+inline Mask unordered(Vec a, Vec b) { return where([&](int i) { return std::isunordered(a.lane[i], b.lane[i]); }); }
+inline Mask above(Vec a, Vec b) { return where([&](int i) { return a.lane[i] > b.lane[i]; }); }
+inline Mask equal(Vec a, Vec b) { return where([&](int i) { return a.lane[i] == b.lane[i]; }); }
+inline Mask either(Mask a, Mask b) { return a | b; }
+inline uint32_t bits(Mask m) { return m; }
+inline Vec scale2(Vec p, Vec biased) {
+  uint32_t a[LANES], k[LANES];
+  std::memcpy(a, p.lane, sizeof a);
+  std::memcpy(k, biased.lane, sizeof k);
+  for (int i = 0; i < LANES; ++i) a[i] += k[i] << 23;
+  std::memcpy(p.lane, a, sizeof a);
+  return p;
+}
+
+#endif
+
+// Fetches the n values that lie 8 KiB further on. The processor's own prefetchers stop at every page and start anew.
+template <class T>
+inline void prefetch_ahead(const T* x, int n) {
+#if defined(__GNUC__)
+  const char* p = reinterpret_cast<const char*>(x) + 8192;
+  for (size_t line = 0; line < n * sizeof(T); line += 64) __builtin_prefetch(p + line);
+#endif
+}
+
+inline float sum_lanes(Vec x) {
+  float lane[LANES], out = 0;
+  store(lane, x);
+  for (float value : lane) out += value;
+  return out;
+}
+
+// e^x in place for four vectors of x <= 0, relative error below 4e-6; anything under -87 counts as -87. Four at a time and
+// stage by stage, because one of them alone is a chain of dependent instructions that leaves the processor waiting.
+inline void exp(Vec (&x)[4]) {
+  const Vec log2e = splat(1.44269504f), shift = splat(0x1.8p23f), lowest = splat(-87.0f);
+  Vec biased[4], p[4];
+  for (int k = 0; k < 4; ++k) x[k] = larger(x[k], lowest);
+  for (int k = 0; k < 4; ++k) biased[k] = fma(x[k], log2e, shift);  // round(x * log2 e) in the low bits
+  for (int k = 0; k < 4; ++k) x[k] = fma(x[k], log2e, sub(shift, biased[k]));
+  for (int k = 0; k < 4; ++k) p[k] = fma(x[k], splat(9.56051021e-3f), splat(5.59170392e-2f));
+  for (int k = 0; k < 4; ++k) p[k] = fma(x[k], p[k], splat(2.40249811e-1f));
+  for (int k = 0; k < 4; ++k) p[k] = fma(x[k], p[k], splat(6.93121968e-1f));
+  for (int k = 0; k < 4; ++k) p[k] = fma(x[k], p[k], splat(9.99999191e-1f));
+  for (int k = 0; k < 4; ++k) x[k] = scale2(p[k], biased[k]);
+}

@@ -1,0 +1,1 @@
+"""Decoding of diffusion language models by the longest stable prefix, on the operations of `lsp_kernels`."""

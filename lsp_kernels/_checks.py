@@ -1,0 +1,162 @@
+"""Checks of arguments. An error names the argument, what was expected and what came; nothing has been written by then.
+
+Shapes, dtypes, devices and strides are checked always. Values are checked where reading them is free: in eager calls on
+CPU tensors, and on other devices with ``LSP_CHECK=1``.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from lsp_kernels.rule import PrefixRule
+from lsp_kernels.types import Vocabulary
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_logits(logits: Tensor, vocabulary: Vocabulary | None) -> None:
+    check_tensor("logits", logits)
+    if logits.dim() not in (2, 3):
+        fail_shape("logits", "[B, L, V] or [R, V]", logits)
+    size = logits.size(-1)
+    if size == 0:
+        fail_shape("logits", "at least one id in the last dimension", logits)
+    if logits.dtype not in FLOATS:
+        fail_dtype("logits", "float32, bfloat16 or float16", logits)
+    if size > 1 and logits.stride(-1) != 1:
+        raise ValueError(
+            f"Invalid strides of logits: expected the last dimension to be contiguous, got {logits.stride()}"
+        )
+    if vocabulary is not None:
+        if vocabulary.size != size:
+            raise ValueError(f"Invalid vocabulary: expected size V = {size}, got {vocabulary.size}")
+        if vocabulary.device != logits.device:
+            raise ValueError(
+                f"Invalid device of vocabulary: expected {logits.device} as the logits, got {vocabulary.device}; "
+                "use vocabulary.to(device)"
+            )
+
+
+def check_stats(margins: Tensor, tokens: Tensor, vocabulary: Vocabulary | None) -> None:
+    check_tensor("margins", margins)
+    check_tensor("tokens", tokens)
+    if margins.dim() not in (1, 2):
+        fail_shape("margins", "[B, L] or [R]", margins)
+    if margins.dtype != torch.float32:
+        fail_dtype("margins", "float32", margins)
+    if tokens.shape != margins.shape:
+        fail_shape("tokens", f"{list(margins.shape)} as the margins", tokens)
+    if tokens.dtype != torch.int64:
+        fail_dtype("tokens", "int64", tokens)
+    check_device("tokens", tokens, margins)
+    if vocabulary is not None:
+        check_device("vocabulary", vocabulary.flags, margins)
+
+
+def check_rule(rule: PrefixRule, vocabulary: Vocabulary | None) -> None:
+    if not isinstance(rule, PrefixRule):
+        raise TypeError(f"Invalid rule: expected a PrefixRule, got {type(rule).__name__}")
+    if rule.snap and (vocabulary is None or not vocabulary.has_delimiters):
+        raise ValueError(
+            "Invalid rule: snap=True expects a vocabulary with delimiters, got none (it would commit min_length for "
+            "ever); pass PrefixRule(snap=False) or Vocabulary(..., delimiters=...)"
+        )
+
+
+def check_sequences(
+    rows: Tensor,
+    row_dims: int,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    rule: PrefixRule,
+) -> None:
+    """Checks the arguments that say which rows are whose. The first `row_dims` dimensions of `rows` are rows."""
+    if row_dims == 2:
+        batch = rows.size(0)
+        if cu_rows is not None:
+            raise ValueError("Invalid cu_rows: expected None with a batch of sequences, got a tensor")
+    elif cu_rows is not None:
+        check_index("cu_rows", cu_rows, None, rows)
+        batch = cu_rows.size(0) - 1
+    else:
+        batch = 1
+    if n_active is not None:
+        check_index("n_active", n_active, batch, rows)
+    if starts is not None:
+        check_index("starts", starts, batch, rows)
+    if not (cu_rows is None and n_active is None and starts is None) and values_are_free(rows):
+        check_values(rows.size(row_dims - 1), batch, cu_rows, n_active, starts, rule)
+
+
+def check_values(
+    length: int,
+    batch: int,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    rule: PrefixRule,
+) -> None:
+    given = [length] * batch
+    if cu_rows is not None:
+        borders = cu_rows.tolist()
+        given = [end - begin for begin, end in pairwise(borders)]
+        if borders[0] < 0 or borders[-1] > length or min(given, default=0) < 0:
+            raise ValueError(
+                f"Invalid cu_rows: expected borders that do not fall, from 0 to at most {length}, got {borders}"
+            )
+    if starts is not None:
+        for b, start in enumerate(starts.tolist()):
+            if not 0 <= start <= given[b]:
+                raise ValueError(f"Invalid starts[{b}]: expected 0 to {given[b]} (its rows), got {start}")
+            given[b] -= start
+    if n_active is not None:
+        for b, n in enumerate(n_active.tolist()):
+            if n < 0:
+                raise ValueError(f"Invalid n_active[{b}]: expected at least 0, got {n}")
+            if n > given[b] and rule.scored_rows(n) > given[b]:
+                raise ValueError(
+                    f"Invalid n_active[{b}]: with {n} active positions the rule looks at "
+                    f"{rule.scored_rows(n)} rows, got {given[b]}"
+                )
+
+
+def values_are_free(tensor: Tensor) -> bool:
+    if torch.compiler.is_compiling() or type(tensor) not in (Tensor, torch.nn.Parameter):
+        return False  # traced, or a fake tensor that has no values
+    kind = tensor.device.type
+    return kind == "cpu" or (kind != "meta" and os.environ.get("LSP_CHECK") == "1")
+
+
+def check_index(name: str, tensor: Tensor, size: int | None, rows: Tensor) -> None:
+    check_tensor(name, tensor)
+    if tensor.dim() != 1 or tensor.size(0) != (size if size is not None else max(tensor.size(0), 1)):
+        fail_shape(name, "[B + 1]" if size is None else f"[{size}]", tensor)
+    if tensor.dtype != torch.int32:
+        fail_dtype(name, "int32", tensor)
+    if not tensor.is_contiguous():
+        raise ValueError(f"Invalid strides of {name}: expected contiguous, got {tensor.stride()}")
+    check_device(name, tensor, rows)
+
+
+def check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"Invalid {name}: expected a Tensor, got {type(value).__name__}")
+
+
+def check_device(name: str, tensor: Tensor, other: Tensor) -> None:
+    if tensor.device != other.device:
+        raise ValueError(f"Invalid device of {name}: expected {other.device}, got {tensor.device}")
+
+
+def fail_shape(name: str, expected: str, tensor: Tensor) -> NoReturn:
+    raise ValueError(f"Invalid shape of {name}: expected {expected}, got {list(tensor.shape)}")
+
+
+def fail_dtype(name: str, expected: str, tensor: Tensor) -> NoReturn:
+    raise TypeError(f"Invalid dtype of {name}: expected {expected}, got {tensor.dtype}")

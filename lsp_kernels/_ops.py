@@ -1,0 +1,163 @@
+"""The operations as torch knows them: schemas, Meta functions, the autograd policy, and who serves what.
+
+The reference is registered for every device. A faster backend is registered for its device and then serves instead:
+the C++ extension for CPU. No operation is differentiable: autograd is passed over, and no output requires a gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lsp_kernels import reference
+from lsp_kernels.rule import MILLION, PrefixRule
+
+RULE = "int alpha_ppm, int beta_ppm, int min_length, int window, float? floor, bool snap, bool keep"
+SEQUENCES = "Tensor? cu_rows, Tensor? n_active, Tensor? starts"
+SCHEMAS = {
+    "token_stats": "(Tensor logits, Tensor? suppressed) -> (Tensor, Tensor, Tensor, Tensor)",
+    "select_prefix": f"(Tensor margins, Tensor tokens, {SEQUENCES}, Tensor? flags, {RULE}) -> (Tensor, Tensor)",
+    "commit_prefix": f"(Tensor logits, {SEQUENCES}, Tensor? flags, Tensor? suppressed, {RULE}, "
+    "Tensor(a!)? partials, Tensor(b!)? tickets) -> (Tensor, Tensor, Tensor, Tensor)",
+}
+
+library = torch.library.Library("lsp", "DEF")
+
+
+class SlowBackendWarning(UserWarning):
+    """An operation is served by the reference although a faster backend exists for the device."""
+
+
+warnings.simplefilter("once", SlowBackendWarning)
+
+
+class Tables(NamedTuple):
+    """The part of a `Vocabulary` that an operation receives."""
+
+    flags: Tensor | None
+    suppressed: Tensor | None
+
+
+def rule_arguments(rule: PrefixRule) -> tuple[Any, ...]:
+    """A rule in the order of the schemas."""
+    keep = rule.no_delimiter == "keep"
+    return rule.alpha_ppm, rule.beta_ppm, rule.min_length, rule.window, rule.floor, rule.snap, keep
+
+
+def rule_from(
+    alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
+) -> PrefixRule:
+    no_delimiter: Literal["keep", "minimum"] = "keep" if keep else "minimum"
+    return PrefixRule(alpha / MILLION, beta / MILLION, min_length, window, floor, snap, no_delimiter)
+
+
+def _token_stats(logits: Tensor, suppressed: Tensor | None) -> tuple[Tensor, ...]:
+    return tuple(reference.token_stats(logits, vocabulary=Tables(None, suppressed)))
+
+
+def _select_prefix(
+    margins: Tensor,
+    tokens: Tensor,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    flags: Tensor | None,
+    *rule: Any,
+) -> tuple[Tensor, Tensor]:
+    return reference.select_prefix(
+        margins,
+        tokens,
+        cu_rows,
+        n_active,
+        starts,
+        rule=rule_from(*rule),
+        vocabulary=Tables(flags, None),
+    )
+
+
+def _commit_prefix(
+    logits: Tensor,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    *rule_and_workspace: Any,
+) -> tuple[Tensor, ...]:
+    *rule, _partials, _tickets = rule_and_workspace
+    tables = Tables(flags, suppressed)
+    return tuple(reference.commit_prefix(logits, cu_rows, n_active, starts, rule=rule_from(*rule), vocabulary=tables))
+
+
+def _batch(row_dims: int, rows: Tensor, cu_rows: Tensor | None) -> Any:
+    return rows.size(0) if row_dims == 2 else 1 if cu_rows is None else cu_rows.size(0) - 1
+
+
+def _meta_token_stats(logits: Tensor, suppressed: Tensor | None) -> tuple[Tensor, ...]:
+    shape = logits.shape[:-1]
+    return (
+        logits.new_empty(shape, dtype=torch.int64),
+        *(logits.new_empty(shape, dtype=torch.float32) for _ in range(3)),
+    )
+
+
+def _meta_lengths(rows: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
+    return rows.new_empty((batch,), dtype=torch.int32), rows.new_empty((batch,), dtype=torch.bool)
+
+
+def _meta_select_prefix(margins: Tensor, tokens: Tensor, cu_rows: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    return _meta_lengths(margins, _batch(margins.dim(), margins, cu_rows))
+
+
+def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+    shape = logits.shape[:-1]
+    tokens, margins = (
+        logits.new_empty(shape, dtype=torch.int64),
+        logits.new_empty(shape, dtype=torch.float32),
+    )
+    return (*_meta_lengths(logits, _batch(logits.dim() - 1, logits, cu_rows)), tokens, margins)
+
+
+def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference as a backend: without gradients, and with one warning where something faster was expected."""
+
+    @functools.wraps(operation)
+    def serve(rows: Tensor, *arguments: Any) -> Any:
+        if rows.device.type == "cpu" and cpp is None:
+            warnings.warn(
+                f"{cpp_reason}; the PyTorch reference serves CPU tensors",
+                SlowBackendWarning,
+                stacklevel=4,
+            )
+        with torch.no_grad():
+            return operation(rows, *arguments)
+
+    return serve
+
+
+def _register(name: str, plain: Callable[..., Any], meta: Callable[..., Any]) -> None:
+    library.define(name + SCHEMAS[name])
+    library.impl(name, _served_by_reference(plain), "CompositeExplicitAutograd")
+    library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+    torch.library.register_fake(f"lsp::{name}", meta, lib=library)
+
+
+def _load_cpp() -> tuple[ModuleType | None, str]:
+    """The C++ extension, or why there is none."""
+    try:
+        return importlib.import_module("lsp_kernels._C"), "compiled extension"
+    except ImportError as error:
+        return None, f"the C++ extension is missing ({error})"
+
+
+_register("token_stats", _token_stats, _meta_token_stats)
+_register("select_prefix", _select_prefix, _meta_select_prefix)
+_register("commit_prefix", _commit_prefix, _meta_commit_prefix)
+cpp, cpp_reason = _load_cpp()

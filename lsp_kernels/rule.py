@@ -1,0 +1,165 @@
+"""The selection rule: how many of a sequence's masked positions one step commits.
+
+This is the rule's one home in Python; ``csrc/rule.h`` and the Triton kernels have the same steps under the same names.
+Everything here is exact integer arithmetic or a comparison of float32 margins, so that all of them agree bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+MILLION = 1_000_000
+DELIMITER, STOP = 1, 2  # bits of a vocabulary's flags
+
+
+@dataclass(frozen=True)
+class PrefixRule:
+    """How much of the stable prefix a step commits.
+
+    ``PrefixRule()`` is the rule of the paper. A ``floor`` makes it conservative when the model is unsure: without one,
+    a step commits at least ``alpha`` of what is masked, however small its margins are.
+
+    Parameters
+    ----------
+    alpha, beta : float
+        The candidate length lies in [ceil(alpha N), floor(beta N)], 0 < alpha <= beta <= 1, N being the number of
+        masked positions. Both are held in millionths, so that the bounds are exact integers on every device.
+    min_length : int
+        L_min >= 1, the least that is committed (or all N, if fewer).
+    window : int
+        W >= 0, how far back from the candidate's end a delimiter may lie.
+    floor : float, optional
+        Commit the run of margins that reach this value, at least 1 and at most beta N positions. ``alpha`` then plays
+        no part. Compared in float32.
+    snap : bool
+        Whether to end at a delimiter.
+    no_delimiter : {"minimum", "keep"}
+        Without a delimiter in the window commit ``min_length`` (the paper's formula) or keep the candidate.
+
+    Examples
+    --------
+    >>> rule = PrefixRule(alpha=0.07, beta=0.29)
+    >>> rule.lowest(100), rule.highest(100), rule.scored_rows(100)
+    (7, 29, 30)
+    >>> PrefixRule.guarded()
+    PrefixRule(alpha=0.25, beta=1.0, min_length=1, window=16, floor=2.0, snap=True, no_delimiter='keep')
+    """
+
+    alpha: float = 0.25
+    beta: float = 0.50
+    min_length: int = 1
+    window: int = 16
+    floor: float | None = None
+    snap: bool = True
+    no_delimiter: Literal["minimum", "keep"] = "minimum"
+
+    alpha_ppm: int = field(init=False, repr=False, compare=False)
+    beta_ppm: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            ppm = round(value * MILLION) if math.isfinite(value) else 0
+            object.__setattr__(self, f"{name}_ppm", ppm)
+        if not 0 < self.beta <= 1 or self.beta_ppm == 0:
+            raise ValueError(f"Invalid beta: expected 0 < beta <= 1 (in millionths), got {self.beta}")
+        if self.floor is None and (not 0 < self.alpha <= self.beta or self.alpha_ppm == 0):
+            raise ValueError(
+                f"Invalid alpha: expected 0 < alpha <= beta = {self.beta} (in millionths), got {self.alpha}"
+            )
+        if self.floor is not None and not self.floor >= 0:
+            raise ValueError(f"Invalid floor: expected a number >= 0 or None, got {self.floor}")
+        for name, least in (("min_length", 1), ("window", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value < 2**31:
+                raise ValueError(f"Invalid {name}: expected an integer >= {least}, got {value!r}")
+        if self.no_delimiter not in ("minimum", "keep"):
+            raise ValueError(f"Invalid no_delimiter: expected 'minimum' or 'keep', got {self.no_delimiter!r}")
+
+    @classmethod
+    def guarded(cls) -> PrefixRule:
+        """The preset for real models: commit what is sure, however much or little that is."""
+        return cls(floor=2.0, beta=1.0, no_delimiter="keep")
+
+    # Step 1: the target range. `n` is a Python integer or an int64 tensor on any device.
+
+    def lowest(self, n: Any) -> Any:
+        """The least candidate length, ``lo``: max(1, ceil(alpha n)), or 1 with a floor."""
+        return _at_least(1, n * 0 if self.floor is not None else -(n * -self.alpha_ppm // MILLION))
+
+    def highest(self, n: Any) -> Any:
+        """The largest candidate length, ``hi``: min(n, max(lo, floor(beta n)))."""
+        return _at_most(n, _at_least(self.lowest(n), n * self.beta_ppm // MILLION))
+
+    def scored_rows(self, n: Any) -> Any:
+        """M, the number of rows that the rule can look at: nothing past them changes its choice."""
+        seen = self.highest(n) + (1 if self.floor is None else 0)
+        return _at_most(n, _at_least(self.min_length, seen))
+
+    # Steps 2 to 8 on a padded batch: margins and tokens [B, W + 1], the last column padding; n [B]. Length j of a
+    # sequence ends with column j - 1. Columns past scored_rows(n) are never looked at.
+
+    def select(self, margins: Tensor, tokens: Tensor, n: Tensor, flags: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Commit length int64 [B] and finished bool [B] of every sequence."""
+        lengths = torch.arange(1, margins.size(1) + 1, device=margins.device)
+        scored = lengths <= self.scored_rows(n)[:, None]
+        margins = margins.masked_fill(~scored, math.inf)
+
+        candidate = self.stable_length(margins, lengths, n)
+        length = self.snap_to_delimiter(has_flag(flags, tokens, DELIMITER), lengths, candidate)
+        length = torch.minimum(length.clamp(min=self.min_length), n)
+        length, finished = self.cut_at_stop(has_flag(flags, tokens, STOP), lengths, length)
+
+        nothing = margins.isnan().any(1) | (n == 0)
+        return length.masked_fill(nothing, 0), finished & ~nothing
+
+    def stable_length(self, margins: Tensor, lengths: Tensor, n: Tensor) -> Tensor:
+        """L': the longest length in the target range that some threshold gives, else its upper end."""
+        prefix_min = margins.cummin(1).values
+        hi = self.highest(n)
+        if self.floor is not None:
+            run = ((prefix_min >= self.floor) & (lengths <= hi[:, None])).sum(1)
+            return torch.minimum(hi, run.clamp(min=1))
+        new_minimum_follows = torch.zeros_like(prefix_min, dtype=torch.bool)
+        new_minimum_follows[:, :-1] = prefix_min[:, 1:] < prefix_min[:, :-1]
+        reachable = new_minimum_follows | (lengths == n[:, None])
+        in_range = (lengths >= self.lowest(n)[:, None]) & (lengths <= hi[:, None])
+        longest = (lengths * (reachable & in_range)).amax(1)
+        return torch.where(longest > 0, longest, hi)
+
+    def snap_to_delimiter(self, delimiter: Tensor, lengths: Tensor, candidate: Tensor) -> Tensor:
+        """The last delimiter within the window before the candidate's end, or what ``no_delimiter`` says."""
+        if not self.snap:
+            return candidate
+        back = candidate[:, None] - lengths
+        last = (lengths * (delimiter & (back >= 0) & (back <= self.window))).amax(1)
+        otherwise = candidate if self.no_delimiter == "keep" else torch.full_like(candidate, self.min_length)
+        return torch.where(last > 0, last, otherwise)
+
+    def cut_at_stop(self, stop: Tensor, lengths: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        """Ends right after the first stop, if the committed tokens hold one."""
+        inside = stop & (lengths <= length[:, None])
+        first = torch.where(inside, lengths, lengths.size(0)).amin(1)
+        finished = inside.any(1)
+        return torch.where(finished, first, length), finished
+
+
+def has_flag(flags: Tensor | None, tokens: Tensor, flag: int) -> Tensor:
+    """Which tokens carry a flag; an id outside the vocabulary carries none."""
+    if flags is None:
+        return torch.zeros_like(tokens, dtype=torch.bool)
+    known = (tokens >= 0) & (tokens < flags.size(0))
+    return ((flags[tokens.clamp(0, flags.size(0) - 1)] & flag) != 0) & known
+
+
+def _at_least(least: Any, x: Any) -> Any:
+    return max(least, x) if isinstance(x, int) else torch.clamp(x, min=least)
+
+
+def _at_most(most: Any, x: Any) -> Any:
+    return min(most, x) if isinstance(x, int) else torch.minimum(most, x)

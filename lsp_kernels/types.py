@@ -1,0 +1,136 @@
+"""What goes into the operations and what comes out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lsp_kernels.rule import DELIMITER, STOP
+
+
+class TokenStats(NamedTuple):
+    """The best token of every row, and how sure the model is of it. All have the shape of the logits without V.
+
+    Attributes
+    ----------
+    tokens : Tensor, int64
+        The lowest id that has the largest logit.
+    top1, top2 : Tensor, float32
+        The two largest logits. ``top2`` is NaN where the row holds a NaN.
+    rest : Tensor, float32
+        log of the sum of exp(z_j - top1) over the other ids: at least -80, or -inf where there is no other id. Rank by
+        ``-rest``, which keeps the order that a float32 probability loses near 1.
+    """
+
+    tokens: Tensor
+    top1: Tensor
+    top2: Tensor
+    rest: Tensor
+
+    @property
+    def margins(self) -> Tensor:
+        """top1 - top2, and 0 where they are equal (also where both are infinite)."""
+        return torch.where(self.top1 == self.top2, 0.0, self.top1 - self.top2)
+
+    @property
+    def confidence(self) -> Tensor:
+        """The probability of the best token."""
+        return torch.sigmoid(-self.rest)
+
+
+class Commit(NamedTuple):
+    """What a step commits.
+
+    Attributes
+    ----------
+    lengths : Tensor, int32 [B]
+        How many of the masked positions are committed; 0 where a scored row holds a NaN.
+    finished : Tensor, bool [B]
+        Whether the committed tokens end with a stop.
+    tokens : Tensor, int64
+        The best token of every scored row, else -1. Shape of the logits without V.
+    margins : Tensor, float32
+        Its margin, else -inf.
+    """
+
+    lengths: Tensor
+    finished: Tensor
+    tokens: Tensor
+    margins: Tensor
+
+
+class Vocabulary:
+    """Which ids end a clause, which end the text, and which may never be chosen; as tables on one device.
+
+    Parameters
+    ----------
+    size : int
+        The number of ids, V.
+    delimiters, stops, suppress : iterable of int
+        An id may be in more than one of them.
+    device : torch.device or str
+        Where the tables are; `to` gives a copy elsewhere.
+
+    Attributes
+    ----------
+    flags : Tensor, uint8 [V]
+        1 for a delimiter, 2 for a stop, added.
+    suppressed : Tensor, int32, or None
+        The suppressed ids, sorted.
+
+    Examples
+    --------
+    >>> Vocabulary(10, delimiters=[3, 4], stops=[9], suppress=[0])
+    Vocabulary(size=10, delimiters=2, stops=1, suppressed=1, device='cpu')
+    """
+
+    def __init__(
+        self,
+        size: int,
+        delimiters: Iterable[int] = (),
+        stops: Iterable[int] = (),
+        suppress: Iterable[int] = (),
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"Invalid size: expected at least 1, got {size}")
+        self.size = size
+        marked = _ids("delimiters", delimiters, size)
+        final = _ids("stops", stops, size)
+        hidden = _ids("suppress", suppress, size)
+        if len(hidden) == size:
+            raise ValueError(f"Invalid suppress: expected an id of {size} to remain, got all of them")
+        flags = torch.zeros(size, dtype=torch.uint8)
+        flags[marked] |= DELIMITER
+        flags[final] |= STOP
+        self.flags = flags.to(device)
+        self.suppressed = torch.tensor(hidden, dtype=torch.int32, device=device) if hidden else None
+        self.has_delimiters = bool(marked)
+        self._counts = f"delimiters={len(marked)}, stops={len(final)}, suppressed={len(hidden)}"
+
+    @property
+    def device(self) -> torch.device:
+        return self.flags.device
+
+    def to(self, device: torch.device | str) -> Vocabulary:
+        """The same vocabulary with its tables on `device`."""
+        out = object.__new__(Vocabulary)
+        out.__dict__.update(self.__dict__)
+        out.flags = self.flags.to(device)
+        out.suppressed = None if self.suppressed is None else self.suppressed.to(device)
+        return out
+
+    def __repr__(self) -> str:
+        return f"Vocabulary(size={self.size}, {self._counts}, device='{self.device}')"
+
+
+def _ids(name: str, ids: Iterable[int], size: int) -> list[int]:
+    out = sorted({int(i) for i in ids})
+    if out and not 0 <= out[0] <= out[-1] < size:
+        wrong = out[0] if out[0] < 0 else out[-1]
+        raise ValueError(f"Invalid {name}: expected ids from 0 to {size - 1}, got {wrong}")
+    return out

@@ -1,0 +1,82 @@
+"""Builds the optional C++ extension. Whatever goes wrong with it, the install succeeds and the reference serves."""
+
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+TORCH_FLOOR = "0x020a000000000000"  # torch 2.10: the stable ABI that one library needs to serve every later torch
+
+
+def extensions() -> list[Extension]:
+    try:
+        from torch.utils.cpp_extension import include_paths, library_paths
+    except ImportError as error:
+        warn(f"torch is not importable ({error}); install torch first and use --no-build-isolation")
+        return []
+    return [
+        Extension(
+            "lsp_kernels._C",
+            sources=["csrc/module.cpp", "csrc/commit.cpp"],
+            depends=[
+                f"csrc/{name}.h"
+                for name in (
+                    "foreach_isa",
+                    "isa",
+                    "parallel",
+                    "rule",
+                    "simd",
+                    "top2",
+                    "top2_blocks",
+                    "types",
+                )
+            ],
+            include_dirs=["csrc", *include_paths()],
+            library_dirs=library_paths(),
+            libraries=["torch", "torch_cpu", "c10"],
+            define_macros=[
+                ("TORCH_TARGET_VERSION", TORCH_FLOOR),
+                ("TORCH_STABLE_ONLY", None),
+                ("Py_LIMITED_API", "0x030A0000"),
+            ],
+            extra_compile_args=["/O2", "/std:c++17"]
+            if sys.platform == "win32"
+            else [
+                "-O3",
+                "-std=c++17",
+                "-Wall",
+                "-Wno-unknown-warning-option",
+                "-Wno-uninitialized",
+                "-Wno-maybe-uninitialized",
+                "-fvisibility=hidden",
+                "-g0",
+            ],
+            py_limited_api=True,
+        )
+    ]
+
+
+def warn(reason: str) -> None:
+    print(
+        f"warning: lsp_kernels: the C++ kernels were not built: {reason}.\n"
+        "         The PyTorch reference will serve CPU tensors, several times slower.",
+        file=sys.stderr,
+    )
+
+
+class OptionalBuild(build_ext):
+    """Turns every failure to compile into one warning."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:  # no compiler, one that fails, missing headers: none may stop the install
+            warn(f"{type(error).__name__}: {error}")
+            self.extensions = []  # nothing to copy next to the package
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": OptionalBuild},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

@@ -1,0 +1,64 @@
+"""Every CPU path as one parameter, and fresh memory that holds NaN."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import lsp_kernels
+from lsp_kernels import _ops
+
+PATHS = ("reference", "scalar", "avx2", "avx512")
+
+
+def available(path: str) -> bool:
+    if path == "reference":
+        return True
+    widest = "none" if _ops.cpp is None else _ops.cpp.best_isa()
+    return widest in PATHS and PATHS.index(path) <= PATHS.index(widest)
+
+
+@pytest.fixture(params=PATHS)
+def backend(request: pytest.FixtureRequest) -> Iterator[object]:
+    """An object with the package's operations, served by one path."""
+    if not available(request.param):
+        pytest.skip(f"no {request.param} on this machine")
+    if request.param == "reference":
+        yield lsp_kernels.reference
+        return
+    before = os.environ.get("LSP_CPU_ISA")
+    os.environ["LSP_CPU_ISA"] = request.param
+    yield lsp_kernels
+    os.environ.pop("LSP_CPU_ISA")
+    if before is not None:
+        os.environ["LSP_CPU_ISA"] = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _poisoned_memory() -> Iterator[None]:
+    """Tensors from torch.empty hold NaN (and -2^63), so that an output nobody wrote shows."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+Same = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+@pytest.fixture(scope="session")
+def same() -> Same:
+    """Equal bit for bit, but for the payload of NaN."""
+
+    def check(got: torch.Tensor, expected: torch.Tensor) -> None:
+        assert got.dtype == expected.dtype
+        assert got.shape == expected.shape
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+        if got.is_floating_point():
+            zero = got == 0
+            assert torch.equal(got[zero].signbit(), expected[zero].signbit())
+
+    return check

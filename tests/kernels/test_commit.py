@@ -1,0 +1,75 @@
+"""commit_prefix and select_prefix do what the paper says, on every path and in every layout."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lsp_kernels import PrefixRule, Vocabulary
+from tests.kernels.conftest import Same
+from tests.strategies import Case, cases
+
+many = settings(
+    max_examples=1000,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@many
+@given(case=cases())
+def test_commit_agrees_with_the_enumeration_of_thresholds(backend, same: Same, case: Case) -> None:
+    chosen, tokens, margins = case.expected()
+    commit = backend.commit_prefix(case.logits, **case.arguments())
+    shape = case.logits.shape[:-1]
+    same(commit.tokens, torch.tensor(tokens).long().view(shape))
+    same(commit.margins, torch.tensor(margins).float().view(shape))
+    same(commit.lengths, torch.tensor([length for length, _ in chosen], dtype=torch.int32))
+    same(commit.finished, torch.tensor([done for _, done in chosen], dtype=torch.bool))
+
+
+@settings(many, max_examples=300)
+@given(case=cases(sizes=(3, 65)), strided=st.booleans())
+def test_select_agrees_with_commit(backend, same: Same, case: Case, strided: bool) -> None:
+    commit = backend.commit_prefix(case.logits, **case.arguments())
+    margins, tokens = commit.margins, commit.tokens
+    if strided:
+        margins, tokens = (torch.stack([t, t], -1)[..., 1] for t in (margins, tokens))
+    lengths, finished = backend.select_prefix(margins, tokens, **case.arguments())
+    same(lengths, commit.lengths)
+    same(finished, commit.finished)
+
+
+def test_long_sequences_are_scanned_to_their_end(backend) -> None:
+    margins = torch.linspace(9, 1, 5000)
+    tokens = torch.arange(5000) % 50
+    vocabulary = Vocabulary(50, delimiters=[7], stops=[49])
+    rule = PrefixRule(beta=0.9, window=50)
+    lengths, finished = backend.select_prefix(margins, tokens, rule=rule, vocabulary=vocabulary)
+    assert (lengths.item(), finished.item()) == (50, True)
+    vocabulary = Vocabulary(50, delimiters=[7])
+    lengths, _ = backend.select_prefix(margins, tokens, rule=rule, vocabulary=vocabulary)
+    assert lengths.item() == 4458  # the last id 7 before 4500
+
+
+def test_fractions_are_exact() -> None:
+    rule = PrefixRule(alpha=0.07, beta=0.29)
+    assert (rule.lowest(100), rule.highest(100)) == (7, 29)
+    n = torch.arange(2000)
+    for alpha in (0.07, 0.1, 0.29, 0.57, 1.0):
+        rule = PrefixRule(alpha=alpha, beta=1.0)
+        exact = [max(1, math.ceil(k * round(alpha * 100) / 100 - 1e-9)) for k in range(2000)]
+        assert rule.lowest(n).tolist() == exact == [rule.lowest(k) for k in range(2000)]
+
+
+def test_unscored_rows_are_not_looked_at(backend, same: Same) -> None:
+    rule, vocabulary = PrefixRule(), Vocabulary(1000, delimiters=range(0, 1000, 7))
+    logits = torch.randn(3, 40, 1000)
+    clean = backend.commit_prefix(logits, rule=rule, vocabulary=vocabulary)
+    logits[:, rule.scored_rows(40) :] = math.nan
+    for got, expected in zip(backend.commit_prefix(logits, rule=rule, vocabulary=vocabulary), clean, strict=True):
+        same(got, expected)

@@ -1,0 +1,72 @@
+"""token_stats gives the best token, the two largest logits and the weight of the rest, on every path."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from lsp_kernels import Vocabulary
+from tests import oracle
+from tests.kernels.conftest import Same
+from tests.strategies import DTYPES, Case, cases
+
+
+@settings(
+    max_examples=400,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(case=cases(most=10))
+def test_stats_agree_with_the_definition(backend, same: Same, case: Case) -> None:
+    stats = backend.token_stats(case.logits, vocabulary=case.vocabulary)
+    suppressed = set() if case.vocabulary.suppressed is None else set(case.vocabulary.suppressed.tolist())
+    rows = case.logits.reshape(-1, case.logits.size(-1)).float().tolist()
+    expected = [oracle.score_row(row, suppressed) for row in rows]
+    shape = case.logits.shape[:-1]
+
+    def column(name: str, dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor([getattr(row, name) for row in expected]).to(dtype).view(shape)
+
+    same(stats.tokens, column("token", torch.int64))
+    same(stats.top1, column("top1", torch.float32))
+    same(stats.top2, column("top2", torch.float32))
+    same(stats.margins, column("margin", torch.float32))
+    torch.testing.assert_close(stats.rest, column("rest", torch.float32), rtol=0, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1000, 126464])
+def test_rest_keeps_its_precision_over_a_large_vocabulary(backend, dtype: torch.dtype, size: int) -> None:
+    logits = torch.randn(4, size).to(dtype)
+    logits[1] *= 8
+    logits[2, 77] = 90  # nearly all weight on one id
+    logits[3, -1] = 70
+    stats = backend.token_stats(logits)
+    truth = logits.double()
+    others = truth.scatter(1, stats.tokens[:, None], -math.inf)
+    expected = (others.logsumexp(1) - truth.amax(1)).clamp(min=-80).float()
+    torch.testing.assert_close(stats.rest, expected, rtol=0, atol=1e-5)
+
+
+def test_rest_ranks_rows_whose_probability_rounds_to_one(backend) -> None:
+    logits = torch.zeros(64, 1000)
+    logits[torch.arange(64), 5] = torch.linspace(25, 60, 64)
+    stats = backend.token_stats(logits)
+    assert len(stats.confidence.unique()) == 1
+    assert (-stats.rest).argsort().tolist() == list(range(64))
+
+
+@pytest.mark.parametrize("hidden", [1, 1000])
+def test_suppressed_winners_and_their_nans_are_not_looked_at(backend, same: Same, hidden: int) -> None:
+    logits = torch.randn(3, 5000)
+    ids = torch.arange(0, 5000, 5000 // hidden)[:hidden]
+    expected = backend.token_stats(logits.index_fill(1, ids, -math.inf))
+    logits[:, ids] = torch.tensor([math.inf, math.nan, 1e30])[:, None].expand(3, hidden)
+    stats = backend.token_stats(logits, vocabulary=Vocabulary(5000, suppress=ids.tolist()))
+    for got, wanted in zip(stats[:3], expected[:3], strict=True):
+        same(got, wanted)
+    torch.testing.assert_close(stats.rest, expected.rest, rtol=0, atol=1e-5)
