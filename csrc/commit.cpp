@@ -154,8 +154,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTenso
 
   scan_logits<true>(logits, rows, suppressed, [=](int64_t i, const Top2& row) {
     token[i] = row.token;
-    first[i] = row.first;
-    second[i] = row.nan ? NAN : row.second;
+    first[i] = row.first + 0.0f;  // no -0.0: which of two equal zeros came first is nobody's business
+    second[i] = row.nan ? NAN : row.second + 0.0f;
     other[i] = rest_of(row, others);
   });
   return {tokens, top1, top2, rest};

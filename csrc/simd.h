@@ -29,7 +29,21 @@ inline Mask unordered(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD
 inline Mask above(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 inline Mask equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 inline Mask either(Mask a, Mask b) { return Mask(a | b); }
+inline Vec choose(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
+inline float max_lane(Vec x) { return _mm512_reduce_max_ps(x); }
 inline uint32_t bits(Mask m) { return m; }
+using Vec16 = __m512i;  // 16-bit values as the integers that hold them
+constexpr int LANES16 = 32;
+inline Vec16 splat16(uint16_t x) { return _mm512_set1_epi16(int16_t(x)); }
+inline Vec16 load16(const void* p) { return _mm512_loadu_si512(p); }
+inline Vec16 max_signed(Vec16 a, Vec16 b) { return _mm512_max_epi16(a, b); }
+inline Vec16 min_signed(Vec16 a, Vec16 b) { return _mm512_min_epi16(a, b); }
+inline Vec16 max_unsigned(Vec16 a, Vec16 b) { return _mm512_max_epu16(a, b); }
+inline Vec16 flip_bits(Vec16 a, Vec16 b) { return _mm512_xor_si512(a, b); }
+inline bool any_above(Vec16 a, Vec16 b) { return _mm512_cmpgt_epi16_mask(a, b) != 0; }
+inline uint16_t bits_of(float x, Half) {
+  return uint16_t(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
+}
 inline Vec scale2(Vec p, Vec biased) {
   return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(biased), 23)));
@@ -59,7 +73,25 @@ inline Mask unordered(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); 
 inline Mask above(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
 inline Mask equal(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 inline Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
+inline Vec choose(Mask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, m); }
+inline float max_lane(Vec x) {
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
 inline uint32_t bits(Mask m) { return uint32_t(_mm256_movemask_ps(m)); }
+using Vec16 = __m256i;  // 16-bit values as the integers that hold them
+constexpr int LANES16 = 16;
+inline Vec16 splat16(uint16_t x) { return _mm256_set1_epi16(int16_t(x)); }
+inline Vec16 load16(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline Vec16 max_signed(Vec16 a, Vec16 b) { return _mm256_max_epi16(a, b); }
+inline Vec16 min_signed(Vec16 a, Vec16 b) { return _mm256_min_epi16(a, b); }
+inline Vec16 max_unsigned(Vec16 a, Vec16 b) { return _mm256_max_epu16(a, b); }
+inline Vec16 flip_bits(Vec16 a, Vec16 b) { return _mm256_xor_si256(a, b); }
+inline bool any_above(Vec16 a, Vec16 b) { return _mm256_movemask_epi8(_mm256_cmpgt_epi16(a, b)) != 0; }
+inline uint16_t bits_of(float x, Half) {
+  return uint16_t(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
+}
 inline Vec scale2(Vec p, Vec biased) {
   return _mm256_castsi256_ps(
       _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(biased), 23)));
@@ -101,6 +133,12 @@ inline Mask unordered(Vec a, Vec b) { return where([&](int i) { return std::isun
 inline Mask above(Vec a, Vec b) { return where([&](int i) { return a.lane[i] > b.lane[i]; }); }
 inline Mask equal(Vec a, Vec b) { return where([&](int i) { return a.lane[i] == b.lane[i]; }); }
 inline Mask either(Mask a, Mask b) { return a | b; }
+inline Vec choose(Mask m, Vec yes, Vec no) { return each([&](int i) { return m >> i & 1 ? yes.lane[i] : no.lane[i]; }); }
+inline float max_lane(Vec x) {
+  float out = x.lane[0];
+  for (float value : x.lane) out = value > out ? value : out;
+  return out;
+}
 inline uint32_t bits(Mask m) { return m; }
 inline Vec scale2(Vec p, Vec biased) {
   uint32_t a[LANES], k[LANES];
@@ -113,11 +151,19 @@ inline Vec scale2(Vec p, Vec biased) {
 
 #endif
 
-// Fetches the n values that lie 8 KiB further on. The processor's own prefetchers stop at every page and start anew.
+#if LSP_ISA_BITS
+inline uint16_t bits_of(float x, BFloat16) {
+  uint32_t wide;
+  std::memcpy(&wide, &x, 4);
+  return uint16_t(wide >> 16);
+}
+#endif
+
+// Fetches the n values that lie 4 KiB further on. The processor's own prefetchers stop at every page and start anew.
 template <class T>
 inline void prefetch_ahead(const T* x, int n) {
 #if defined(__GNUC__)
-  const char* p = reinterpret_cast<const char*>(x) + 8192;
+  const char* p = reinterpret_cast<const char*>(x) + 4096;
   for (size_t line = 0; line < n * sizeof(T); line += 64) __builtin_prefetch(p + line);
 #endif
 }

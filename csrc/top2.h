@@ -122,7 +122,7 @@ Top2 scan(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed
     }
     if (n == BLOCK && !REST && !Blocks::exceeds(row + i, n, best.second)) continue;
     const int padded = copy_block<Blocks>(row + i, n, i, hidden, ids, buffer);
-    if (exceeds<Blocks, REST>(buffer, padded, best.second, sum)) {
+    if (!REST || exceeds<Blocks, REST>(buffer, padded, best.second, sum)) {
       merge<REST>(best, top2_of<Blocks, REST>(buffer, padded, i));
     } else {
       best.sum += sum;

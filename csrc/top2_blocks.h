@@ -1,7 +1,7 @@
 // The loops over one block of logits, for one instruction set (see foreach_isa.h). The block lengths are multiples of STEP.
 
 struct Blocks {
-  static constexpr int STEP = 4 * LANES;
+  static constexpr int STEP = 8 * LANES;
 
   struct Max {
     Vec value;
@@ -10,26 +10,54 @@ struct Blocks {
 
   template <class T>
   static Max lanes_max(const T* x, int n) {
-    Vec a = splat(-INFINITY), b = a, c = a, d = a;
-    Mask nan = unordered(a, a);
+    const Vec lowest = splat(-INFINITY);
+    Vec top[4] = {lowest, lowest, lowest, lowest};
+    Mask nan[2] = {unordered(lowest, lowest), unordered(lowest, lowest)};
     for (int i = 0; i < n; i += STEP) {
       prefetch_ahead(x + i, STEP);
-      const Vec p = load(x + i), q = load(x + i + LANES), r = load(x + i + 2 * LANES), s = load(x + i + 3 * LANES);
-      nan = either(nan, either(unordered(p, q), unordered(r, s)));
-      a = larger(p, a);
-      b = larger(q, b);
-      c = larger(r, c);
-      d = larger(s, d);
+      Vec v[8];
+      for (int k = 0; k < 8; ++k) v[k] = load(x + i + k * LANES);
+      for (int k = 0; k < 8; ++k) top[k % 4] = larger(v[k], top[k % 4]);
+      for (int k = 0; k < 2; ++k) nan[k] = either(nan[k], either(unordered(v[4 * k], v[4 * k + 1]), unordered(v[4 * k + 2], v[4 * k + 3])));
     }
-    return {larger(larger(a, b), larger(c, d)), nan};
+    return {larger(larger(top[0], top[1]), larger(top[2], top[3])), either(nan[0], nan[1])};
   }
 
-  // Whether anything in the block is above the bound, or NaN. This is what nearly every block costs.
+  // Whether anything in the block is above the bound, or NaN. This is what nearly every block costs. The bound is a value
+  // of the block's type.
   template <class T>
   static bool exceeds(const T* x, int n, float bound) {
+#if LSP_ISA_BITS
+    if constexpr (sizeof(T) == 2) return exceeds16(x, n, bound);
+#endif
     const Max top = lanes_max(x, n);
     return bits(either(top.nan, above(top.value, splat(bound)))) != 0;
   }
+
+#if LSP_ISA_BITS
+  // The same for 16-bit values without converting them. As signed integers the positive ones order as they do and the
+  // negative ones the other way round, below them; a NaN is above infinity among the signed or among the unsigned.
+  template <class T>
+  static bool exceeds16(const T* x, int n, float bound) {
+    Vec16 highest[2] = {load16(x), load16(x)}, lowest[2] = {highest[0], highest[0]}, largest[2] = {highest[0], highest[0]};
+    for (int i = 0; i < n; i += 2 * LANES16) {
+      prefetch_ahead(x + i, 2 * LANES16);
+      for (int k = 0; k < 2; ++k) {
+        const Vec16 v = load16(x + i + k * LANES16);
+        highest[k] = max_signed(highest[k], v);
+        lowest[k] = min_signed(lowest[k], v);
+        largest[k] = max_unsigned(largest[k], v);
+      }
+    }
+    const Vec16 high = max_signed(highest[0], highest[1]), low = min_signed(lowest[0], lowest[1]);
+    const Vec16 large = max_unsigned(largest[0], largest[1]), negative_infinity = splat16(0x8000 | T::INFINITE);
+    // Among the unsigned only a negative NaN is above -inf; with the sign bit flipped the signed comparison says so.
+    const Vec16 flip = splat16(0x8000);
+    if (any_above(flip_bits(large, flip), flip_bits(negative_infinity, flip))) return true;
+    if (bound >= 0) return any_above(high, splat16(bound == 0 ? 0 : bits_of(bound, T{})));
+    return any_above(high, splat16(0xffff)) || any_above(splat16(bits_of(bound, T{})), low);
+  }
+#endif
 
   // The two largest values, NaN passed over and reported; the token is left to find.
   template <class T>
@@ -45,14 +73,15 @@ struct Blocks {
         first[k] = larger(v[k], first[k]);
       }
     }
-    float a[2 * LANES], b[2 * LANES];
-    for (int k = 0; k < 2; ++k) store(a + k * LANES, first[k]), store(b + k * LANES, second[k]);
+    const Vec best = larger(first[0], first[1]);
+    const Vec next = larger(larger(second[0], second[1]), smaller(first[0], first[1]));
     Top2 out;
-    for (int i = 0; i < 2 * LANES; ++i) {
-      out.second = std::max({out.second, std::min(out.first, a[i]), b[i]});
-      out.first = std::max(out.first, a[i]);
-    }
     out.nan = bits(nan) != 0;
+    out.first = max_lane(best);
+    const Mask winner = equal(best, splat(out.first));
+    const uint32_t winners = bits(winner);
+    const bool shared = (winners & (winners - 1)) != 0;  // two lanes hold the best value
+    out.second = shared ? out.first : max_lane(larger(choose(winner, lowest, best), next));
     return out;
   }
 
@@ -79,8 +108,8 @@ struct Blocks {
     const Vec limit = splat(bound);
     Vec top = splat(-INFINITY), total = splat(0);
     Mask nan = unordered(top, top);
-    for (int i = 0; i < n; i += STEP) {
-      prefetch_ahead(x + i, STEP);
+    for (int i = 0; i < n; i += 4 * LANES) {
+      prefetch_ahead(x + i, 4 * LANES);
       Vec v[4];
       for (int k = 0; k < 4; ++k) v[k] = load(x + i + k * LANES);
       nan = either(nan, either(unordered(v[0], v[1]), unordered(v[2], v[3])));

@@ -7,10 +7,12 @@
 namespace lsp {
 
 struct BFloat16 {
+  static constexpr uint16_t INFINITE = 0x7f80;
   uint16_t bits;
 };
 
 struct Half {
+  static constexpr uint16_t INFINITE = 0x7c00;
   uint16_t bits;
 };
 

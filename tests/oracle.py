@@ -29,11 +29,11 @@ def score_row(logits: Sequence[float], suppressed: set[int]) -> Row:
     top1 = max((logits[i] for i in numbers), default=-math.inf)
     token = min((i for i in numbers if logits[i] == top1 > -math.inf), default=allowed[0])
     if len(numbers) < len(allowed):
-        return Row(token, top1, math.nan, math.nan, math.nan)
+        return Row(token, top1 + 0.0, math.nan, math.nan, math.nan)
     others = [logits[i] for i in allowed if i != token]
     top2 = max(others, default=-math.inf)
     margin = 0.0 if top1 == top2 else float(np.float32(top1) - np.float32(top2))
-    return Row(token, top1, top2, rest_weight(top1, others), margin)
+    return Row(token, top1 + 0.0, top2 + 0.0, rest_weight(top1, others), margin)
 
 
 def rest_weight(top1: float, others: list[float]) -> float:

@@ -34,6 +34,7 @@ def token_stats(logits: Tensor, *, vocabulary: Tables | None = None) -> TokenSta
     best = top1[..., None]
     below = torch.where(z == best, 0.0, z.double() - best.double()).masked_fill(hidden, -math.inf)
     rest = below.logsumexp(-1).clamp(min=LOWEST_REST if others else -math.inf).float()
+    top1, top2 = top1 + 0.0, top2 + 0.0  # no -0.0
     return TokenStats(tokens, top1, top2, torch.where(top2.isnan(), math.nan, rest))
 
 

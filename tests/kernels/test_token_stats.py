@@ -70,3 +70,13 @@ def test_suppressed_winners_and_their_nans_are_not_looked_at(backend, same: Same
     for got, wanted in zip(stats[:3], expected[:3], strict=True):
         same(got, wanted)
     torch.testing.assert_close(stats.rest, expected.rest, rtol=0, atol=1e-5)
+
+
+def test_zeros_have_no_sign(backend, same: Same) -> None:
+    logits = torch.full((2, 600), -1.0)
+    logits[0, [3, 500]] = torch.tensor([-0.0, 0.0])
+    logits[1, [3, 500]] = torch.tensor([0.0, -0.0])
+    stats = backend.token_stats(logits)
+    assert stats.tokens.tolist() == [3, 3]
+    for values in (stats.top1, stats.top2, stats.margins):
+        same(values, torch.zeros(2))
