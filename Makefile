@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format clean
+.PHONY: help demo test test-targets bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -16,7 +16,11 @@ demo: $(READY) ## see the rule at work, and the kernel against what people do to
 	$(BIN)/python -m pytest --benchmark bench/bench_commit.py -k demo
 
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
+	$(BIN)/python -m pytest --ignore=tests/triton/interpreted
+
+test-targets: $(READY) ## compile every shipped kernel for every GPU and renew docs/targets.md (minutes)
+	$(BIN)/python -m pytest -m targets
 
 bench: $(READY) ## measure every kernel; prints ratios against the alternatives and the limit
 	$(BIN)/python -m pytest --benchmark

@@ -20,11 +20,15 @@ def pytest_ignore_collect(collection_path, config: pytest.Config) -> bool | None
     return True if in_bench and not config.getoption("--benchmark") else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     import torch
 
-    if torch.cuda.is_available():
-        return
+    skips = {}
+    if not torch.cuda.is_available():
+        skips["gpu"] = "no GPU here"
+    if "targets" not in config.getoption("-m"):
+        skips["targets"] = "takes minutes: make test-targets"
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no GPU here"))
+        for marker, reason in skips.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))

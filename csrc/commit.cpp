@@ -136,7 +136,9 @@ Tensor empty_rows(const Tensor& logits, int32_t dtype) {
   return empty_cpu(logits.sizes().data(), logits.dim() - 1, dtype);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor suppress) {
+// `partials` and `tickets` are the workspace of the GPU kernels; here the merge happens in one function and needs none.
+std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor /*flags*/, MaybeTensor suppress,
+                                                       MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
   Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), top1 = empty_rows(logits, aoti_torch_dtype_float32());
   Tensor top2 = empty_rows(logits, aoti_torch_dtype_float32()), rest = empty_rows(logits, aoti_torch_dtype_float32());
   const Suppressed suppressed = suppressed_of(suppress);
@@ -193,7 +195,6 @@ std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTen
                     static_cast<const float*>(margins.const_data_ptr()), static_cast<const int64_t*>(tokens.const_data_ptr()));
 }
 
-// `partials` and `tickets` are the workspace of the GPU kernel; here the merge happens in one function and needs none.
 std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTensor cu_rows, MaybeTensor n_active,
                                                          MaybeTensor starts, MaybeTensor flags, MaybeTensor suppress,
                                                          int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,

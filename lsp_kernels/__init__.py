@@ -5,9 +5,9 @@ GPUs, C++ serves CPUs, plain PyTorch (`lsp_kernels.reference`) is the definition
 """
 
 from lsp_kernels import reference
-from lsp_kernels.commit import commit_prefix, select_prefix, token_stats
+from lsp_kernels.commit import commit_prefix, select_prefix, token_stats, warmup
 from lsp_kernels.rule import PrefixRule
-from lsp_kernels.types import Commit, TokenStats, Vocabulary
+from lsp_kernels.types import Commit, TokenStats, Vocabulary, Workspace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -15,8 +15,10 @@ __all__ = [
     "PrefixRule",
     "TokenStats",
     "Vocabulary",
+    "Workspace",
     "commit_prefix",
     "reference",
     "select_prefix",
     "token_stats",
+    "warmup",
 ]

@@ -1,13 +1,15 @@
 """The operations as torch knows them: schemas, Meta functions, the autograd policy, and who serves what.
 
 The reference is registered for every device. A faster backend is registered for its device and then serves instead:
-the C++ extension for CPU. No operation is differentiable: autograd is passed over, and no output requires a gradient.
+the C++ extension for CPU, Triton for CUDA (NVIDIA and ROCm), which is imported when the first GPU tensor
+comes. No operation is differentiable: autograd is passed over, and no output requires a gradient.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -20,12 +22,14 @@ from lsp_kernels import reference
 from lsp_kernels.rule import MILLION, PrefixRule
 
 RULE = "int alpha_ppm, int beta_ppm, int min_length, int window, float? floor, bool snap, bool keep"
+WORKSPACE = "Tensor(a!)? partials, Tensor(b!)? tickets"
 SEQUENCES = "Tensor? cu_rows, Tensor? n_active, Tensor? starts"
 SCHEMAS = {
-    "token_stats": "(Tensor logits, Tensor? suppressed) -> (Tensor, Tensor, Tensor, Tensor)",
+    "token_stats": f"(Tensor logits, Tensor? flags, Tensor? suppressed, {WORKSPACE}) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
     "select_prefix": f"(Tensor margins, Tensor tokens, {SEQUENCES}, Tensor? flags, {RULE}) -> (Tensor, Tensor)",
-    "commit_prefix": f"(Tensor logits, {SEQUENCES}, Tensor? flags, Tensor? suppressed, {RULE}, "
-    "Tensor(a!)? partials, Tensor(b!)? tickets) -> (Tensor, Tensor, Tensor, Tensor)",
+    "commit_prefix": f"(Tensor logits, {SEQUENCES}, Tensor? flags, Tensor? suppressed, {RULE}, {WORKSPACE}) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
 }
 
 library = torch.library.Library("lsp", "DEF")
@@ -58,8 +62,8 @@ def rule_from(
     return PrefixRule(alpha / MILLION, beta / MILLION, min_length, window, floor, snap, no_delimiter)
 
 
-def _token_stats(logits: Tensor, suppressed: Tensor | None) -> tuple[Tensor, ...]:
-    return tuple(reference.token_stats(logits, vocabulary=Tables(None, suppressed)))
+def _token_stats(logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(reference.token_stats(logits, vocabulary=Tables(flags, suppressed)))
 
 
 def _select_prefix(
@@ -100,7 +104,7 @@ def _batch(row_dims: int, rows: Tensor, cu_rows: Tensor | None) -> Any:
     return rows.size(0) if row_dims == 2 else 1 if cu_rows is None else cu_rows.size(0) - 1
 
 
-def _meta_token_stats(logits: Tensor, suppressed: Tensor | None) -> tuple[Tensor, ...]:
+def _meta_token_stats(logits: Tensor, *_: Any) -> tuple[Tensor, ...]:
     shape = logits.shape[:-1]
     return (
         logits.new_empty(shape, dtype=torch.int64),
@@ -130,11 +134,10 @@ def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(operation)
     def serve(rows: Tensor, *arguments: Any) -> Any:
-        if rows.device.type == "cpu" and cpp is None:
+        reason = {"cpu": cpp_reason, "cuda": triton_reason()}.get(rows.device.type)
+        if reason is not None:
             warnings.warn(
-                f"{cpp_reason}; the PyTorch reference serves CPU tensors",
-                SlowBackendWarning,
-                stacklevel=4,
+                f"{reason}; the PyTorch reference serves {rows.device.type} tensors", SlowBackendWarning, stacklevel=4
             )
         with torch.no_grad():
             return operation(rows, *arguments)
@@ -146,13 +149,30 @@ def _register(name: str, plain: Callable[..., Any], meta: Callable[..., Any]) ->
     library.define(name + SCHEMAS[name])
     library.impl(name, _served_by_reference(plain), "CompositeExplicitAutograd")
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+    if triton_reason() is None:
+        library.impl(name, _served_by_triton(name), "CUDA")
     torch.library.register_fake(f"lsp::{name}", meta, lib=library)
 
 
-def _load_cpp() -> tuple[ModuleType | None, str]:
+def _served_by_triton(name: str) -> Callable[..., Any]:
+    """The Triton launcher; Triton is imported with the first call."""
+
+    def serve(*arguments: Any) -> Any:
+        return getattr(importlib.import_module("lsp_kernels.triton.commit"), name)(*arguments)
+
+    return serve
+
+
+@functools.cache
+def triton_reason() -> str | None:
+    """Why Triton does not serve, or None if it does."""
+    return None if importlib.util.find_spec("triton") else "Triton is not installed"
+
+
+def _load_cpp() -> tuple[ModuleType | None, str | None]:
     """The C++ extension, or why there is none."""
     try:
-        return importlib.import_module("lsp_kernels._C"), "compiled extension"
+        return importlib.import_module("lsp_kernels._C"), None
     except ImportError as error:
         return None, f"the C++ extension is missing ({error})"
 

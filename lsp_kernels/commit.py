@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from lsp_kernels import _checks
-from lsp_kernels._ops import rule_arguments
+from lsp_kernels._ops import rule_arguments, triton_reason
 from lsp_kernels.rule import PrefixRule
-from lsp_kernels.types import Commit, TokenStats, Vocabulary
+from lsp_kernels.triton import configs
+from lsp_kernels.types import Commit, TokenStats, Vocabulary, Workspace
 
 _ops = torch.ops.lsp
 
 
-def token_stats(logits: Tensor, *, vocabulary: Vocabulary | None = None) -> TokenStats:
+def token_stats(
+    logits: Tensor, *, vocabulary: Vocabulary | None = None, workspace: Workspace | None = None
+) -> TokenStats:
     """Best token, two largest logits and weight of the rest of every row, in one read of the logits.
 
     Serves every scheduler: margins are top1 - top2, the best token's probability is sigmoid(-rest).
@@ -24,6 +27,8 @@ def token_stats(logits: Tensor, *, vocabulary: Vocabulary | None = None) -> Toke
         Any strides, as long as the last dimension is contiguous. Never copied.
     vocabulary : Vocabulary, optional
         Its suppressed ids are never looked at.
+    workspace : Workspace, optional
+        Saves an allocation and a memset on a GPU.
 
     Returns
     -------
@@ -39,7 +44,10 @@ def token_stats(logits: Tensor, *, vocabulary: Vocabulary | None = None) -> Toke
     (tensor([1, 0]), tensor([2., 0.]))
     """
     _checks.check_logits(logits, vocabulary)
-    return TokenStats(*_ops.token_stats(logits, None if vocabulary is None else vocabulary.suppressed))
+    flags, suppressed = _tables(vocabulary)
+    return TokenStats(
+        *_ops.token_stats(logits, flags, suppressed, *_reserve(workspace, logits, logits.shape[:-1].numel()))
+    )
 
 
 def select_prefix(
@@ -83,7 +91,7 @@ def select_prefix(
     _checks.check_rule(rule, vocabulary)
     _checks.check_stats(margins, tokens, vocabulary)
     _checks.check_sequences(margins, margins.dim(), cu_rows, n_active, starts, rule)
-    flags = None if vocabulary is None else vocabulary.flags
+    flags, _ = _tables(vocabulary)
     lengths, finished = _ops.select_prefix(margins, tokens, cu_rows, n_active, starts, flags, *rule_arguments(rule))
     return lengths, finished
 
@@ -96,6 +104,7 @@ def commit_prefix(
     *,
     rule: PrefixRule,
     vocabulary: Vocabulary | None = None,
+    workspace: Workspace | None = None,
 ) -> Commit:
     """Scores the masked positions of a batch and chooses how many of each sequence to commit, in one launch.
 
@@ -117,6 +126,8 @@ def commit_prefix(
     rule : PrefixRule
     vocabulary : Vocabulary, optional
         Delimiters, stops and suppressed ids. ``rule.snap`` needs delimiters.
+    workspace : Workspace, optional
+        Saves an allocation and a memset on a GPU.
 
     Returns
     -------
@@ -140,7 +151,55 @@ def commit_prefix(
     _checks.check_rule(rule, vocabulary)
     _checks.check_logits(logits, vocabulary)
     _checks.check_sequences(logits, logits.dim() - 1, cu_rows, n_active, starts, rule)
-    flags, suppressed = (None, None) if vocabulary is None else (vocabulary.flags, vocabulary.suppressed)
+    flags, suppressed = _tables(vocabulary)
+    batch = logits.size(0) if logits.dim() == 3 else 1 if cu_rows is None else cu_rows.size(0) - 1
+    shared = _reserve(workspace, logits, batch)
     return Commit(
-        *_ops.commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, *rule_arguments(rule), None, None)
+        *_ops.commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, *rule_arguments(rule), *shared)
     )
+
+
+def warmup(
+    logits: Tensor,
+    cu_rows: Tensor | None = None,
+    n_active: Tensor | None = None,
+    starts: Tensor | None = None,
+    *,
+    rule: PrefixRule,
+    vocabulary: Vocabulary | None = None,
+) -> None:
+    """Compiles the GPU kernels that calls with such arguments will use, whatever the number of rows.
+
+    A first call compiles, which fails inside a CUDA graph capture and takes seconds elsewhere. The arguments are those
+    of `commit_prefix`; they are read, and nothing else happens to them. On a CPU there is nothing to compile.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lsp_kernels import PrefixRule, warmup
+    >>> warmup(torch.zeros(4, 100), rule=PrefixRule(snap=False))
+    """
+    commit = commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
+    select_prefix(commit.margins, commit.tokens, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
+    token_stats(logits, vocabulary=vocabulary)
+    if logits.device.type != "cuda" or triton_reason() is not None:
+        return
+    from lsp_kernels.triton import commit as kernels
+
+    tables = _tables(vocabulary)
+    for splits in configs.split_counts():
+        kernels.token_stats(logits, *tables, None, None, splits=splits)
+        kernels.commit_prefix(
+            logits, cu_rows, n_active, starts, *tables, *rule_arguments(rule), None, None, splits=splits
+        )
+
+
+def _tables(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if vocabulary is None else (vocabulary.flags, vocabulary.suppressed)
+
+
+def _reserve(workspace: Workspace | None, logits: Tensor, n_tickets: int) -> tuple[Tensor | None, Tensor | None]:
+    """What the caller's workspace holds for a launch, if there is one and the device has a use for it."""
+    if workspace is None or logits.device.type != "cuda":
+        return None, None
+    return workspace.reserve(logits.device, *configs.workspace_of(logits, n_tickets))

@@ -1,4 +1,7 @@
-"""``python -m lsp_kernels.info``: versions, and which backend serves each operation here and why. Never fails."""
+"""``python -m lsp_kernels.info``: versions, and which backend serves each operation here and why. Never fails.
+
+With ``--targets``: every kernel compiled for every architecture, as a table. Needs Triton, not a GPU.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def processor() -> Report:
     yield "threads", str(torch.get_num_threads())
     forced = os.environ.get("LSP_CPU_ISA")
     if _ops.cpp is None:
-        yield "C++ extension", _ops.cpp_reason
+        yield "C++ extension", str(_ops.cpp_reason)
         return
     yield "C++ extension", f"{_ops.cpp.__file__}, built by {_ops.cpp.compiler()}"
     yield (
@@ -55,11 +58,15 @@ def backends() -> Report:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in _ops.SCHEMAS:
         cpu = "C++" if has(f"lsp::{name}", "CPU") else f"reference ({_ops.cpp_reason})"
-        gpu = "Triton" if has(f"lsp::{name}", "CUDA") else "reference"
+        gpu = "Triton" if has(f"lsp::{name}", "CUDA") else f"reference ({_ops.triton_reason()})"
         yield name, f"CPU: {cpu}; GPU: {gpu}; other devices: reference"
 
 
 def main() -> None:
+    if "--targets" in sys.argv[1:]:
+        from lsp_kernels.triton.report import print_targets
+
+        return print_targets()
     sections: dict[str, Callable[[], Report]] = {
         "Versions": versions,
         "Processor": processor,

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 MILLION = 1_000_000
-DELIMITER, STOP = 1, 2  # bits of a vocabulary's flags
+# Bits of a vocabulary's flags. The last one marks every id of a span that holds a suppressed one, so that a kernel can
+# pass over whole spans without looking.
+DELIMITER, STOP, SUPPRESSED, SUPPRESSED_NEAR = 1, 2, 4, 8
+SPAN = 16384
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lsp_kernels.rule import DELIMITER, STOP
+from lsp_kernels.rule import DELIMITER, SPAN, STOP, SUPPRESSED, SUPPRESSED_NEAR
 
 
 class TokenStats(NamedTuple):
@@ -62,6 +62,56 @@ class Commit(NamedTuple):
     margins: Tensor
 
 
+class Workspace:
+    """Memory that the programs of one launch share on a GPU. Hold one per stream and pass it to every call.
+
+    Without one, each call allocates its own, which costs a memset. It grows when it must, resets itself, and serves
+    calls of any shape, one after the other on one stream. CPU tensors need none and ignore it.
+
+    Examples
+    --------
+    >>> workspace = Workspace()
+    >>> workspace
+    Workspace(partials=0, tickets=0, device=None)
+    """
+
+    def __init__(self) -> None:
+        self.partials: Tensor | None = None
+        self.tickets: Tensor | None = None
+        self.stream: int | None = None
+
+    def reserve(self, device: torch.device, partials: int, tickets: int) -> tuple[Tensor, Tensor]:
+        """Room for this many partials and tickets, on the current stream of `device`."""
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        if self.partials is None or self.tickets is None:
+            self.stream = stream
+        elif self.partials.device != device:
+            raise ValueError(f"Invalid workspace: expected one on {device}, got one on {self.partials.device}")
+        elif self.stream != stream:
+            raise ValueError(
+                f"Invalid workspace: expected the stream it was first used on ({self.stream:#x}), got {stream:#x}; "
+                "hold one workspace per stream"
+            )
+        held, counters = self.partials, self.tickets
+        if held is None or counters is None or held.numel() < partials or counters.numel() < tickets:
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise ValueError(
+                    f"Invalid workspace: expected room for {partials} partials and {tickets} tickets before a capture, "
+                    f"got {self}; make the same call once before capturing"
+                )
+            if held is not None and counters is not None:
+                partials, tickets = max(partials, held.numel()), max(tickets, counters.numel())
+            held = self.partials = torch.empty(partials, dtype=torch.int32, device=device)
+            counters = self.tickets = torch.zeros(tickets, dtype=torch.int32, device=device)
+        return held, counters
+
+    def __repr__(self) -> str:
+        if self.partials is None or self.tickets is None:
+            return "Workspace(partials=0, tickets=0, device=None)"
+        sizes = f"partials={self.partials.numel()}, tickets={self.tickets.numel()}"
+        return f"Workspace({sizes}, device='{self.partials.device}')"
+
+
 class Vocabulary:
     """Which ids end a clause, which end the text, and which may never be chosen; as tables on one device.
 
@@ -77,7 +127,7 @@ class Vocabulary:
     Attributes
     ----------
     flags : Tensor, uint8 [V]
-        1 for a delimiter, 2 for a stop, added.
+        1 for a delimiter, 2 for a stop, 4 for a suppressed id, 8 for one with a suppressed id near it, added.
     suppressed : Tensor, int32, or None
         The suppressed ids, sorted.
 
@@ -107,6 +157,9 @@ class Vocabulary:
         flags = torch.zeros(size, dtype=torch.uint8)
         flags[marked] |= DELIMITER
         flags[final] |= STOP
+        flags[hidden] |= SUPPRESSED
+        for span in {i // SPAN for i in hidden}:
+            flags[span * SPAN : (span + 1) * SPAN] |= SUPPRESSED_NEAR
         self.flags = flags.to(device)
         self.suppressed = torch.tensor(hidden, dtype=torch.int32, device=device) if hidden else None
         self.has_delimiters = bool(marked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -44,21 +44,3 @@ def _poisoned_memory() -> Iterator[None]:
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield
     torch.use_deterministic_algorithms(False)
-
-
-Same = Callable[[torch.Tensor, torch.Tensor], None]
-
-
-@pytest.fixture(scope="session")
-def same() -> Same:
-    """Equal bit for bit, but for the payload of NaN."""
-
-    def check(got: torch.Tensor, expected: torch.Tensor) -> None:
-        assert got.dtype == expected.dtype
-        assert got.shape == expected.shape
-        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
-        if got.is_floating_point():
-            zero = got == 0
-            assert torch.equal(got[zero].signbit(), expected[zero].signbit())
-
-    return check

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lsp_kernels import PrefixRule, Vocabulary
-from tests.kernels.conftest import Same
 from tests.strategies import Case, cases
+from tests.support import check_commit, check_select, same
 
 many = settings(
     max_examples=1000,
@@ -22,26 +22,14 @@ many = settings(
 
 @many
 @given(case=cases())
-def test_commit_agrees_with_the_enumeration_of_thresholds(backend, same: Same, case: Case) -> None:
-    chosen, tokens, margins = case.expected()
-    commit = backend.commit_prefix(case.logits, **case.arguments())
-    shape = case.logits.shape[:-1]
-    same(commit.tokens, torch.tensor(tokens).long().view(shape))
-    same(commit.margins, torch.tensor(margins).float().view(shape))
-    same(commit.lengths, torch.tensor([length for length, _ in chosen], dtype=torch.int32))
-    same(commit.finished, torch.tensor([done for _, done in chosen], dtype=torch.bool))
+def test_commit_agrees_with_the_enumeration_of_thresholds(backend, case: Case) -> None:
+    check_commit(backend, case)
 
 
 @settings(many, max_examples=300)
 @given(case=cases(sizes=(3, 65)), strided=st.booleans())
-def test_select_agrees_with_commit(backend, same: Same, case: Case, strided: bool) -> None:
-    commit = backend.commit_prefix(case.logits, **case.arguments())
-    margins, tokens = commit.margins, commit.tokens
-    if strided:
-        margins, tokens = (torch.stack([t, t], -1)[..., 1] for t in (margins, tokens))
-    lengths, finished = backend.select_prefix(margins, tokens, **case.arguments())
-    same(lengths, commit.lengths)
-    same(finished, commit.finished)
+def test_select_agrees_with_commit(backend, case: Case, strided: bool) -> None:
+    check_select(backend, case, strided)
 
 
 def test_long_sequences_are_scanned_to_their_end(backend) -> None:
@@ -66,7 +54,7 @@ def test_fractions_are_exact() -> None:
         assert rule.lowest(n).tolist() == exact == [rule.lowest(k) for k in range(2000)]
 
 
-def test_unscored_rows_are_not_looked_at(backend, same: Same) -> None:
+def test_unscored_rows_are_not_looked_at(backend) -> None:
     rule, vocabulary = PrefixRule(), Vocabulary(1000, delimiters=range(0, 1000, 7))
     logits = torch.randn(3, 40, 1000)
     clean = backend.commit_prefix(logits, rule=rule, vocabulary=vocabulary)

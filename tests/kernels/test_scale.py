@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from lsp_kernels import PrefixRule, Vocabulary
-from tests.kernels.conftest import Same
 from tests.strategies import DTYPES
+from tests.support import same
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_one_thread_and_two_give_the_same_bits(backend, same: Same, dtype: torch.dtype, rows: int) -> None:
+def test_one_thread_and_two_give_the_same_bits(backend, dtype: torch.dtype, rows: int) -> None:
     logits = torch.randn(rows, 70_001).to(dtype)
     vocabulary = Vocabulary(70_001, delimiters=range(0, 70_001, 9), suppress=range(0, 70_001, 70))
     threads, results = torch.get_num_threads(), []
@@ -54,7 +54,7 @@ def test_the_lowest_of_equal_ids_wins_across_splits(backend) -> None:
     assert stats.rest.item() == pytest.approx(math.log(2 + 69_997 * math.exp(-5)), abs=1e-5)
 
 
-def test_rows_on_both_sides_of_two_to_the_31_elements(backend, same: Same, tmp_path: Path) -> None:
+def test_rows_on_both_sides_of_two_to_the_31_elements(backend, tmp_path: Path) -> None:
     stride, size = 2**30 + 8, 1000
     path = tmp_path / "sparse"
     with path.open("wb") as file:

@@ -9,9 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from lsp_kernels import Vocabulary
-from tests import oracle
-from tests.kernels.conftest import Same
 from tests.strategies import DTYPES, Case, cases
+from tests.support import check_stats, same
 
 
 @settings(
@@ -21,21 +20,8 @@ from tests.strategies import DTYPES, Case, cases
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(case=cases(most=10))
-def test_stats_agree_with_the_definition(backend, same: Same, case: Case) -> None:
-    stats = backend.token_stats(case.logits, vocabulary=case.vocabulary)
-    suppressed = set() if case.vocabulary.suppressed is None else set(case.vocabulary.suppressed.tolist())
-    rows = case.logits.reshape(-1, case.logits.size(-1)).float().tolist()
-    expected = [oracle.score_row(row, suppressed) for row in rows]
-    shape = case.logits.shape[:-1]
-
-    def column(name: str, dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor([getattr(row, name) for row in expected]).to(dtype).view(shape)
-
-    same(stats.tokens, column("token", torch.int64))
-    same(stats.top1, column("top1", torch.float32))
-    same(stats.top2, column("top2", torch.float32))
-    same(stats.margins, column("margin", torch.float32))
-    torch.testing.assert_close(stats.rest, column("rest", torch.float32), rtol=0, atol=1e-5, equal_nan=True)
+def test_stats_agree_with_the_definition(backend, case: Case) -> None:
+    check_stats(backend, case)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -61,7 +47,7 @@ def test_rest_ranks_rows_whose_probability_rounds_to_one(backend) -> None:
 
 
 @pytest.mark.parametrize("hidden", [1, 1000])
-def test_suppressed_winners_and_their_nans_are_not_looked_at(backend, same: Same, hidden: int) -> None:
+def test_suppressed_winners_and_their_nans_are_not_looked_at(backend, hidden: int) -> None:
     logits = torch.randn(3, 5000)
     ids = torch.arange(0, 5000, 5000 // hidden)[:hidden]
     expected = backend.token_stats(logits.index_fill(1, ids, -math.inf))
@@ -72,7 +58,7 @@ def test_suppressed_winners_and_their_nans_are_not_looked_at(backend, same: Same
     torch.testing.assert_close(stats.rest, expected.rest, rtol=0, atol=1e-5)
 
 
-def test_zeros_have_no_sign(backend, same: Same) -> None:
+def test_zeros_have_no_sign(backend) -> None:
     logits = torch.full((2, 600), -1.0)
     logits[0, [3, 500]] = torch.tensor([-0.0, 0.0])
     logits[1, [3, 500]] = torch.tensor([0.0, -0.0])

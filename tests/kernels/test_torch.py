@@ -8,7 +8,7 @@ import torch
 import lsp_kernels
 from lsp_kernels import PrefixRule, Vocabulary, commit_prefix, select_prefix, token_stats
 from lsp_kernels._ops import rule_arguments
-from tests.kernels.conftest import Same
+from tests.support import same
 
 RULE = PrefixRule()
 VOCABULARY = Vocabulary(50, delimiters=range(0, 50, 3), stops=[49], suppress=[7])
@@ -29,7 +29,7 @@ def test_opcheck(gradient: bool) -> None:
     rule = rule_arguments(RULE)
     tables = (VOCABULARY.flags, VOCABULARY.suppressed)
     for op, arguments in {
-        torch.ops.lsp.token_stats: (logits, VOCABULARY.suppressed),
+        torch.ops.lsp.token_stats: (logits, *tables, None, None),
         torch.ops.lsp.select_prefix: (
             margins,
             tokens,
@@ -45,14 +45,14 @@ def test_opcheck(gradient: bool) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_compiles_as_one_graph(same: Same, dynamic: bool) -> None:
+def test_compiles_as_one_graph(dynamic: bool) -> None:
     logits = torch.randn(12, 50)
     compiled = torch.compile(score, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for got, expected in zip(compiled(logits), score(logits), strict=True):
         same(got, expected)
 
 
-def test_reference_compiles_as_one_graph(same: Same) -> None:
+def test_reference_compiles_as_one_graph() -> None:
     logits = torch.randn(3, 9, 50)
     compiled = torch.compile(lsp_kernels.reference.commit_prefix, fullgraph=True, backend="aot_eager")
     eager = lsp_kernels.reference.commit_prefix(logits, rule=RULE, vocabulary=VOCABULARY)
@@ -85,7 +85,7 @@ def test_inputs_are_left_as_they_were(backend) -> None:
     assert torch.equal(logits, before)
 
 
-def test_inference_mode_and_threads_of_the_caller(same: Same) -> None:
+def test_inference_mode_and_threads_of_the_caller() -> None:
     logits = torch.randn(12, 50)
     with torch.inference_mode():
         for got, expected in zip(score(logits), score(logits.clone()), strict=True):

@@ -1,0 +1,133 @@
+"""Device functions: the selection rule for one sequence, under the names of ``lsp_kernels/rule.py``."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+BIG = tl.constexpr(0x7FFFFFFF)
+INDEX = tl.constexpr(0xFFFFFFFF)
+MILLION = tl.constexpr(1_000_000)
+DELIMITER = tl.constexpr(1)
+STOP = tl.constexpr(2)
+
+
+@triton.jit
+def lowest(n, alpha, GUARDED: tl.constexpr):
+    if GUARDED:
+        return n * 0 + 1
+    return tl.maximum((n.to(tl.int64) * alpha + MILLION - 1) // MILLION, 1).to(tl.int32)
+
+
+@triton.jit
+def highest(n, alpha, beta, GUARDED: tl.constexpr):
+    share = (n.to(tl.int64) * beta // MILLION).to(tl.int32)
+    return tl.minimum(n, tl.maximum(lowest(n, alpha, GUARDED), share))
+
+
+@triton.jit
+def scored_rows(n, alpha, beta, min_length, GUARDED: tl.constexpr):
+    seen = highest(n, alpha, beta, GUARDED)
+    if not GUARDED:
+        seen += 1
+    return tl.minimum(n, tl.maximum(seen, min_length))
+
+
+@triton.jit
+def has_flag(flags_ptr, token, vocabulary, flag, mask):
+    """Which tokens carry a flag; an id outside the vocabulary carries none."""
+    known = mask & (token >= 0) & (token < vocabulary)
+    return (tl.load(flags_ptr + token, mask=known, other=0) & flag) != 0
+
+
+@triton.jit
+def smaller(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit
+def select(
+    p_margin,
+    p_token,
+    s_margin,
+    s_token,
+    n,
+    scored,
+    flags_ptr,
+    vocabulary,
+    alpha,
+    beta,
+    min_length,
+    window,
+    floor,
+    GUARDED: tl.constexpr,
+    SNAP: tl.constexpr,
+    KEEP: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Commit length and finished of a sequence with n active positions, whose first `scored` rows can be read."""
+    lo = lowest(n, alpha, GUARDED)
+    hi = highest(n, alpha, beta, GUARDED)
+    o = tl.arange(0, ROWS)  # [ROWS]
+    nan = tl.full((), 0, tl.int32)
+    stop = tl.full((), BIG, tl.int32)  # length that ends with the first stop
+    run = tl.full((), BIG, tl.int32)  # rows before the first margin under the floor
+    longest = tl.full((), 0, tl.int32)  # the longest reachable length in [lo, hi]
+    least = tl.full((), BIG, tl.int64)  # the prefix minimum so far, as the bits of a float
+    for j0 in range(0, scored, ROWS):
+        j = j0 + o
+        m = j < scored
+        margin = tl.load(p_margin + j.to(tl.int64) * s_margin, mask=m, other=float("inf"))
+        nan = tl.maximum(nan, tl.max((margin != margin).to(tl.int32), 0))
+        if flags_ptr is not None:
+            token = tl.load(p_token + j.to(tl.int64) * s_token, mask=m, other=-1)
+            stopped = has_flag(flags_ptr, token, vocabulary, STOP, m)
+            stop = tl.minimum(stop, tl.min(tl.where(stopped, j + 1, BIG), 0))
+        if GUARDED:
+            run = tl.minimum(run, tl.min(tl.where(margin < floor, j, BIG), 0))
+        else:
+            # Margins are not negative, so their bits order as they do. With the index below them, the prefix minimum
+            # also says where it was first reached: length j is reachable iff the margin after it is a new minimum.
+            key = (margin.to(tl.int32, bitcast=True).to(tl.int64) << 32) | j.to(tl.int64)
+            prefix_min = tl.associative_scan(key, 0, smaller)
+            new_minimum = ((prefix_min & INDEX) == j) & ((prefix_min >> 32) < least)
+            reachable = m & new_minimum & (j >= lo) & (j <= hi)
+            longest = tl.maximum(longest, tl.max(tl.where(reachable, j, 0), 0))
+            least = tl.minimum(least, tl.min(prefix_min, 0) >> 32)
+    if GUARDED:
+        length = tl.minimum(hi, tl.maximum(run, 1))
+    else:
+        length = tl.where((longest == 0) | (hi == n), hi, longest)
+    length = snap_to_delimiter(p_token, s_token, length, flags_ptr, vocabulary, min_length, window, SNAP, KEEP, ROWS)
+    length = tl.minimum(tl.maximum(length, min_length), n)
+    finished = stop <= length
+    length = tl.minimum(length, stop)
+    nothing = (nan != 0) | (n == 0)
+    return tl.where(nothing, 0, length), (finished & (nan == 0) & (n > 0)).to(tl.int8)
+
+
+@triton.jit
+def snap_to_delimiter(
+    p_token,
+    s_token,
+    length,
+    flags_ptr,
+    vocabulary,
+    min_length,
+    window,
+    SNAP: tl.constexpr,
+    KEEP: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The last delimiter within the window before the candidate's end, or what KEEP says."""
+    if SNAP:
+        last = tl.full((), 0, tl.int32)
+        for j0 in range(tl.maximum(length - window, 1), length + 1, ROWS):
+            j = j0 + tl.arange(0, ROWS)
+            m = j <= length
+            token = tl.load(p_token + (j - 1).to(tl.int64) * s_token, mask=m, other=-1)
+            delimiter = has_flag(flags_ptr, token, vocabulary, DELIMITER, m)
+            last = tl.maximum(last, tl.max(tl.where(delimiter, j, 0), 0))
+        otherwise = length if KEEP else min_length
+        length = tl.where(last > 0, last, otherwise)
+    return length

@@ -1,0 +1,41 @@
+"""Tests in this directory run kernels under Triton's interpreter, which is chosen at import.
+
+They need a process of their own: ``TRITON_INTERPRET=1 pytest tests/triton/interpreted``. Tiles are small here, so that
+small inputs cross their borders, and fresh memory holds NaN, so that an output nobody wrote shows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from lsp_kernels.triton import configs
+
+HERE = os.path.dirname(__file__)
+SMALL = configs.CommitConfig(block=32, rows=8)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    reason = "needs its own process: TRITON_INTERPRET=1 pytest tests/triton/interpreted"
+    for item in items:
+        if str(item.path).startswith(HERE):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in (configs.COMMIT, configs.STATS):
+        monkeypatch.setitem(table, "sm_80", dict.fromkeys(configs.ALL_DTYPES, SMALL))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _poisoned_memory() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)

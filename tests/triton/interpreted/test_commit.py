@@ -1,0 +1,123 @@
+"""The commit kernels, interpreted: in any order of programs, within bounds, without races, and right bit for bit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lsp_kernels import PrefixRule, Vocabulary, reference
+from lsp_kernels.triton import commit, configs
+from tests.strategies import Case, cases
+from tests.support import check_commit, check_select, check_stats, same
+from tests.triton.interpreter import checked
+from tests.triton.served import Served
+
+some = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+small = cases(sizes=(1, 3, 17, 64, 130, 150), most=14)
+splits = st.sampled_from([1, 2, 4])
+seeds = st.integers(0, 1000)
+
+
+@settings(some, max_examples=80)
+@given(case=small, splits=splits, seed=seeds)
+def test_commit_agrees_with_the_enumeration_of_thresholds(case: Case, splits: int, seed: int) -> None:
+    with checked(seed):
+        check_commit(Served(commit, splits), case)
+
+
+@some
+@given(case=small, splits=splits, seed=seeds)
+def test_stats_agree_with_the_definition(case: Case, splits: int, seed: int) -> None:
+    with checked(seed):
+        check_stats(Served(commit, splits), case)
+
+
+@settings(some, max_examples=20)
+@given(case=small, strided=st.booleans(), seed=seeds)
+def test_select_agrees_with_commit(case: Case, strided: bool, seed: int) -> None:
+    with checked(seed):
+        check_select(Served(commit), case, strided)
+
+
+def test_a_workspace_resets_itself_and_survives_a_changed_batch() -> None:
+    partials, tickets = torch.empty(4096, dtype=torch.int32), torch.zeros(16, dtype=torch.int32)
+    rule, vocabulary = PrefixRule(), Vocabulary(200, delimiters=range(0, 200, 3))
+    for batch, length in [(3, 5), (1, 9), (5, 2), (3, 5)]:
+        logits = torch.randn(batch, length, 200)
+        expected = reference.commit_prefix(logits, rule=rule, vocabulary=vocabulary)
+        with checked(seed=batch):
+            commit_ = Served(commit, 4).commit_prefix(
+                logits, rule=rule, vocabulary=vocabulary, workspace=(partials, tickets)
+            )
+        for got, wanted in zip(commit_, expected, strict=True):
+            same(got, wanted)
+        assert not tickets.any()
+        with checked(seed=batch):
+            stats = Served(commit, 4).token_stats(logits, workspace=(partials, tickets))
+        same(stats.tokens, reference.token_stats(logits).tokens)
+        assert not tickets.any()
+
+
+def test_a_workspace_that_is_too_small_is_refused() -> None:
+    room = (torch.empty(3, dtype=torch.int32), torch.zeros(9, dtype=torch.int32))
+    with pytest.raises(ValueError, match="Invalid workspace: expected room for 16 partials"):
+        Served(commit, 1).token_stats(torch.randn(4, 200), workspace=room)
+
+
+def test_rest_keeps_its_precision_whatever_the_margin() -> None:
+    logits = torch.randn(4, 1000)
+    logits[1] *= 8
+    logits[2, 77] = 90
+    logits[3, -1] = 79
+    truth = logits.double()
+    with checked():
+        stats = Served(commit, 4).token_stats(logits)
+    others = truth.scatter(1, stats.tokens[:, None], -math.inf)
+    expected = (others.logsumexp(1) - truth.amax(1)).clamp(min=-80).float()
+    torch.testing.assert_close(stats.rest, expected, rtol=0, atol=1e-5)
+
+
+def test_rows_on_both_sides_of_two_to_the_31_elements(tmp_path: Path) -> None:
+    stride, size = 2**30 + 8, 100
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(2 * (2 * stride + size))
+    whole = torch.from_file(str(path), shared=True, size=2 * stride + size, dtype=torch.float16)
+    rows = torch.as_strided(whole, (3, size), (stride, 1))
+    rows.copy_(torch.randn(3, size))
+    rule = PrefixRule(beta=1.0, snap=False)
+    expected = reference.commit_prefix(rows.clone(), rule=rule)
+    with checked():
+        for logits in (rows, rows[:, None]):
+            for got, wanted in zip(Served(commit).commit_prefix(logits, rule=rule)[2:], expected[2:], strict=True):
+                same(got.flatten(), wanted)
+            same(Served(commit).token_stats(logits).tokens.flatten(), expected.tokens)
+
+
+def test_each_logit_of_a_scored_row_is_read_once_and_no_other() -> None:
+    rule, vocabulary = PrefixRule(), Vocabulary(300, delimiters=[1], suppress=[5])
+    logits = torch.randn(2, 12, 300)
+    with checked() as launches:
+        Served(commit, 2).commit_prefix(logits, rule=rule, vocabulary=vocabulary)
+    reads = torch.from_numpy(launches[-1].reads(logits))
+    scored = rule.scored_rows(12)
+    assert (reads[:, :scored] == 1).all()
+    assert (reads[:, scored:] == 0).all()
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64, 256, 100_000])
+@pytest.mark.parametrize("size", [1, 1000, 32000, 126464, 152064])
+def test_splits_are_powers_of_two_that_leave_each_enough_to_do(rows: int, size: int) -> None:
+    count = configs.splits_of(rows, size, processors=132)
+    assert count in configs.split_counts()
+    assert count == 1 or (size / count > configs.LEAST_SPLIT / 2 and rows * count <= 132 * 8)

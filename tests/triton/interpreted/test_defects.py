@@ -1,0 +1,236 @@
+"""Each seeded defect of the commit kernels is noticed by the case that is there for it; sound kernels pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from lsp_kernels import PrefixRule, Vocabulary, reference
+from lsp_kernels.triton import commit
+from tests.support import same
+from tests.triton.interpreter import AccessError, RaceError, checked
+from tests.triton.mutants import Defect, damaged
+from tests.triton.served import Served
+
+NOTICED = (AssertionError, AccessError, RaceError)
+
+
+def compare(
+    served: Served,
+    logits: torch.Tensor,
+    rule: PrefixRule,
+    vocabulary: Vocabulary | None = None,
+    **arguments: torch.Tensor,
+) -> None:
+    """Against the reference, twice with one workspace."""
+    expected = reference.commit_prefix(logits, rule=rule, vocabulary=vocabulary, **arguments)
+    room = (torch.empty(4096, dtype=torch.int32), torch.zeros(64, dtype=torch.int32))
+    for seed in (1, 2):
+        with checked(seed):
+            got = served.commit_prefix(logits, rule=rule, vocabulary=vocabulary, workspace=room, **arguments)
+        for one, other in zip(got, expected, strict=True):
+            same(one, other)
+
+
+def compare_stats(served: Served, logits: torch.Tensor, vocabulary: Vocabulary | None = None) -> None:
+    expected = reference.token_stats(logits, vocabulary=vocabulary)
+    with checked(3):
+        stats = served.token_stats(logits, vocabulary=vocabulary)
+    for one, other in zip(stats[:3], expected[:3], strict=True):
+        same(one, other)
+    torch.testing.assert_close(stats.rest, expected.rest, rtol=0, atol=1e-5, equal_nan=True)
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def with_margins(margins: list[float], tokens: list[int], size: int = 70) -> torch.Tensor:
+    logits = torch.zeros(len(margins), size)
+    logits[torch.arange(len(margins)), torch.tensor(tokens)] = torch.tensor(margins)
+    return logits
+
+
+PLAIN = PrefixRule(snap=False)
+FALLING = [9.0, 8, 7, 6, 5, 4, 3, 2.5, 2.2, 2, 1.8, 1.6, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6]
+
+
+def ragged_end(served: Served) -> None:
+    logits = torch.full((3, 10, 170), -1.0)
+    logits[:, :, 149] = 2.0
+    whole = torch.full((3, 10, 180), 9.0)  # what lies behind the row must not be seen
+    whole[:, :, :150] = logits[:, :, :150]
+    compare(served, whole[:, :, :150], PLAIN)
+
+
+def ties(served: Served) -> None:
+    logits = torch.zeros(4, 150)
+    logits[:, [40, 72, 140]] = 1.0
+    compare(served, logits, PLAIN)
+
+
+def several_sequences(served: Served) -> None:
+    torch.manual_seed(0)
+    compare(served, torch.randn(21, 150), PLAIN, cu_rows=ints(0, 4, 4, 13, 21))
+
+
+def wide_range(served: Served) -> None:
+    """The candidate is the upper end of the range, in a later chunk of rows."""
+    compare(served, with_margins(FALLING, [5] * 20), PrefixRule(snap=False, beta=0.6))
+
+
+def window_edge(served: Served) -> None:
+    """The only delimiter lies exactly `window` tokens before the end of the candidate."""
+    tokens = [5] * 20
+    tokens[1] = 7
+    compare(served, with_margins(FALLING, tokens), PrefixRule(window=8), Vocabulary(70, delimiters=[7]))
+
+
+def minimum_in_the_first_chunk(served: Served) -> None:
+    """After the first chunk of rows no margin is a new minimum, though each falls within its own chunk."""
+    margins = [9.0, 8, 0.5, 7, 7, 7, 7, 7, 6, 5, 4, 3, 2, 3, 3, 3, 3, 3, 3, 3]
+    compare(served, with_margins(margins, [5] * 20), PrefixRule(snap=False, alpha=0.05, beta=0.7))
+
+
+def far_rows(served: Served, tmp_path: Path) -> None:
+    stride, size = 2**30 + 8, 40
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(2 * (2 * stride + size))
+    whole = torch.from_file(str(path), shared=True, size=2 * stride + size, dtype=torch.float16)
+    rows = torch.as_strided(whole, (3, size), (stride, 1))
+    rows.copy_(torch.randn(3, size))
+    with checked():
+        got = served.commit_prefix(rows, rule=PrefixRule(beta=1.0, snap=False))
+    same(got.tokens, reference.token_stats(rows.clone()).tokens)
+
+
+def suppressed(served: Served) -> None:
+    logits = torch.zeros(4, 300)
+    logits[:, 3], logits[:, 280], logits[:, 100] = 9.0, 8.0, 1.0
+    logits[1, 3] = math.nan
+    compare(served, logits, PLAIN, Vocabulary(300, suppress=[0, 3, 280]))
+    compare(served, torch.full((2, 60), -math.inf), PLAIN, Vocabulary(60, suppress=[0, 1, 2, 5]))
+
+
+def nan(served: Served) -> None:
+    logits = torch.randn(3, 6, 150)
+    logits[1, 2, 90] = math.nan
+    compare(served, logits, PLAIN)
+
+
+def stops(served: Served) -> None:
+    compare(served, with_margins(FALLING, [5] * 4 + [9] + [5] * 15), PLAIN, Vocabulary(70, stops=[9]))
+
+
+def empty_sequences(served: Served) -> None:
+    compare(served, torch.randn(5, 40), PLAIN, cu_rows=ints(0, 0, 5, 5), n_active=ints(0, 5, 0))
+    compare(served, torch.randn(2, 5, 40), PLAIN, n_active=ints(0, 5))
+
+
+def floors(served: Served) -> None:
+    compare(served, with_margins(FALLING, [5] * 20), PrefixRule(floor=2.0, beta=1.0, snap=False))
+
+
+def all_delimiters(served: Served) -> None:
+    everywhere = Vocabulary(70, delimiters=range(70))
+    compare(served, with_margins(FALLING, [5] * 20), PrefixRule(beta=1.0, no_delimiter="keep"), everywhere)
+    compare(served, with_margins(FALLING, [5] * 20), PrefixRule(min_length=15), everywhere)
+    nowhere = Vocabulary(70, delimiters=[69])
+    compare(served, with_margins(FALLING, [5] * 20), PrefixRule(min_length=3, no_delimiter="keep"), nowhere)
+    compare(served, with_margins(FALLING, [5] * 20), PrefixRule(min_length=3), nowhere)
+
+
+def infinities(served: Served) -> None:
+    logits = torch.zeros(4, 150)
+    logits[0, [3, 100]] = math.inf
+    logits[1] = -math.inf
+    logits[2, 80] = math.inf
+    compare(served, logits, PrefixRule(snap=False, beta=1.0))
+    compare_stats(served, logits)
+
+
+def peaks(served: Served) -> None:
+    logits = torch.randn(3, 150)
+    logits[0, 77] = 30
+    logits[1, 77] = 200
+    compare_stats(served, logits)
+    compare_stats(served, torch.linspace(-3, 3, 600)[None])
+
+
+CASES: dict[str, Callable[..., None]] = {
+    f.__name__: f
+    for f in (ragged_end, ties, several_sequences, wide_range, window_edge, minimum_in_the_first_chunk, far_rows,
+              suppressed, nan, stops, empty_sequences, floors, all_delimiters, infinities, peaks)
+}  # fmt: skip
+
+DEFECTS = [
+    Defect("missing mask", "top2", "m = st + o < end\n", "m = st + o < end + BLOCK\n", ("ragged_end",)),
+    Defect("wrong tie rule", "top2", "tl.where(x > v1, tile, i1)", "tl.where(x >= v1, tile, i1)", ("ties",)),
+    Defect("highest id of equal splits", "top2", "token = tl.min(tl.where(v1 == first, i1, BIG), AXIS, keep_dims=True)",
+           "token = tl.max(tl.where(v1 == first, i1, -1), AXIS, keep_dims=True)", ("ties",)),
+    Defect("ticket off by one", "commit", "== scored * SPLITS - 1", "== scored * SPLITS - 2", ("several_sequences",)),
+    Defect("ticket not reset", "commit", "tl.store(ticket_ptr + b, 0)", "pass", ("several_sequences",)),
+    Defect("relaxed ticket", "commit", 'ticket_ptr + b, 1, sem="acq_rel"', 'ticket_ptr + b, 1, sem="relaxed"',
+           ("several_sequences",)),
+    Defect("ticket of another sequence", "commit", "tl.atomic_add(ticket_ptr + b, 1", "tl.atomic_add(ticket_ptr, 1",
+           ("several_sequences",)),
+    Defect("scan off by one", "rule", "(j >= lo) & (j <= hi)", "(j >= lo) & (j < hi)", ("wide_range",)),
+    Defect("window off by one", "rule", "tl.maximum(length - window, 1)", "tl.maximum(length - window + 1, 1)",
+           ("window_edge",)),
+    Defect("lost carry between chunks", "rule", "& ((prefix_min >> 32) < least)", "& ((prefix_min >> 32) < BIG)",
+           ("minimum_in_the_first_chunk",)),
+    Defect("last chunk only", "rule", "longest = tl.maximum(longest, tl.max", "longest = tl.minimum(BIG, tl.max",
+           ("minimum_in_the_first_chunk",)),
+    Defect("int32 row offset", "commit", "p_row = x_ptr + row.to(tl.int64) * s_row",
+           "p_row = x_ptr + (row * s_row).to(tl.int32)", ("far_rows",)),
+    Defect("suppressed id wins", "top2", 'tl.where((flags & SUPPRESSED) != 0, float("-inf"), x)', "x + 0 * flags",
+           ("suppressed",)),
+    Defect("suppressed ids of a group missed", "top2",
+           "near = tl.load(flags_ptr + st) | tl.load(flags_ptr + st + 4 * BLOCK - 1)",
+           "near = tl.load(flags_ptr + st) & 4", ("suppressed",)),
+    Defect("lowest id though suppressed", "commit", 'token = tl.where(first == float("-inf"), lowest, token)',
+           "token = token + 0 * lowest", ("suppressed",)),
+    Defect("NaN ignored", "top2", "second = tl.maximum(v2, loser, propagate_nan=tl.PropagateNan.ALL)",
+           "second = tl.maximum(v2, loser)", ("nan",)),
+    Defect("NaN does not empty the commit", "rule", "nothing = (nan != 0) | (n == 0)", "nothing = n == 0", ("nan",)),
+    Defect("stop ignored", "rule", "length = tl.minimum(length, stop)", "length = length + 0 * stop", ("stops",)),
+    Defect("stop not reported", "rule", "finished = stop <= length", "finished = stop < 0", ("stops",)),
+    Defect("empty sequence unwritten", "commit", "tl.store(length_ptr + b, 0)", "pass", ("empty_sequences",)),
+    Defect("unscored rows unwritten", "commit", "tl.store(token_ptr + row, -1)", "pass", ("several_sequences",)),
+    Defect("start of a sequence forgotten", "commit", "j = row - first", "j = row + 0 * first", ("several_sequences",)),
+    Defect("floor exclusive", "rule", "margin < floor", "margin <= floor", ("floors",)),
+    Defect("minimum length ignored", "rule", "tl.minimum(tl.maximum(length, min_length), n)", "tl.minimum(length, n)",
+           ("all_delimiters",)),
+    Defect("no delimiter, wrong way round", "rule", "otherwise = length if KEEP else min_length",
+           "otherwise = min_length if KEEP else length", ("all_delimiters",)),
+    Defect("whole sequence not reachable", "rule", "(longest == 0) | (hi == n)", "longest == 0", ("all_delimiters",)),
+    Defect("infinite margins", "commit", "margin = tl.where(top == second, 0.0, top - second)", "margin = top - second",
+           ("infinities",)),
+    Defect("winner counted among the rest", "top2", "tl.where(won, 0.0, weight(v1, second))", "weight(v1, second)",
+           ("peaks",)),
+    Defect("rest not rescaled", "top2", "tl.where(loser > v2, s * e + 1.0, s + e)", "s + e", ("peaks",)),
+    Defect("rest without a lower end", "commit", "few, below), LOWEST_REST)", "few, below), -1e9)", ("peaks",)),
+]  # fmt: skip
+
+
+def run(case: str, served: Served, tmp_path: Path) -> None:
+    CASES[case](served, tmp_path) if case == "far_rows" else CASES[case](served)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_sound_kernels_pass(case: str, splits: int, tmp_path: Path) -> None:
+    run(case, Served(commit, splits), tmp_path)
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.name)
+def test_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
+    module = damaged(defect, tmp_path)
+    for case in defect.cases:
+        with pytest.raises(NOTICED):
+            run(case, Served(module, 2), tmp_path)

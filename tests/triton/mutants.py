@@ -1,0 +1,52 @@
+"""Damaged copies of the Triton package's sources, importable side by side with the real ones.
+
+A defect is a patch of one file and the names of the cases that must notice it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import lsp_kernels.triton
+
+PACKAGE = Path(lsp_kernels.triton.__file__).parent
+FILES = ("top2", "rule", "commit")
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Defect:
+    """Replaces `old`, which occurs once in the named file, by `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    cases: tuple[str, ...]
+
+
+def damaged(defect: Defect, directory: Path) -> ModuleType:
+    """The commit module with a defect in it or in what it imports, as files: Triton reads its kernels' source."""
+    prefix = f"lsp_damaged_{next(_serial)}"
+    module = None
+    for name in FILES:
+        text = (PACKAGE / f"{name}.py").read_text()
+        if name == defect.file:
+            assert text.count(defect.old) == 1, f"{defect.name}: {defect.old!r} occurs {text.count(defect.old)} times"
+            text = text.replace(defect.old, defect.new)
+        for other in FILES:
+            text = text.replace(f"from lsp_kernels.triton.{other} import", f"from {prefix}_{other} import")
+        path = directory / f"{prefix}_{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(f"{prefix}_{name}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    assert module is not None
+    return module

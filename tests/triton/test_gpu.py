@@ -1,0 +1,137 @@
+"""The same promises on a real GPU, where there is one: ``pytest -m gpu``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import lsp_kernels
+from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary, Workspace, commit_prefix, reference, warmup
+from tests.strategies import Case, cases
+from tests.support import check_commit, check_select, check_stats, same
+
+pytestmark = pytest.mark.gpu
+many = settings(
+    max_examples=1000,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+class OnGpu:
+    """The public operations with tensors moved to the GPU and back, by views that keep the strides."""
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*tensors: torch.Tensor, **arguments: Any) -> Any:
+            out = getattr(lsp_kernels, name)(*map(move, tensors), **{k: move(v) for k, v in arguments.items()})
+            kind = {"token_stats": TokenStats, "commit_prefix": Commit}.get(name, lambda *parts: parts)
+            return kind(*(tensor.cpu() for tensor in out))
+
+        return call
+
+
+def move(value: Any) -> Any:
+    """To the GPU: the whole storage of a tensor, so that its strides and what lies around it come along."""
+    if isinstance(value, Vocabulary):
+        return value.to("cuda")
+    if not isinstance(value, torch.Tensor):
+        return value
+    whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).cuda()
+    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+@many
+@given(case=cases())
+def test_commit_agrees_with_the_enumeration_of_thresholds(case: Case) -> None:
+    check_commit(OnGpu(), case)
+
+
+@settings(many, max_examples=300)
+@given(case=cases(), strided=st.booleans())
+def test_select_agrees_with_commit(case: Case, strided: bool) -> None:
+    check_select(OnGpu(), case, strided)
+
+
+@settings(many, max_examples=300)
+@given(case=cases(most=10))
+def test_stats_agree_with_the_definition(case: Case) -> None:
+    check_stats(OnGpu(), case)
+
+
+@dataclasses.dataclass
+class Step:
+    """One call as a decoder makes it."""
+
+    logits: torch.Tensor
+    rule: PrefixRule
+    vocabulary: Vocabulary
+
+    def run(self, workspace: Workspace | None = None) -> Commit:
+        return commit_prefix(self.logits, rule=self.rule, vocabulary=self.vocabulary, workspace=workspace)
+
+    def check(self, commit: Commit) -> None:
+        expected = reference.commit_prefix(self.logits, rule=self.rule, vocabulary=self.vocabulary)
+        for got, wanted in zip(commit, expected, strict=True):
+            same(got, wanted)
+
+
+@pytest.fixture
+def step() -> Step:
+    vocabulary = Vocabulary(126464, delimiters=range(0, 126464, 50), stops=[3], suppress=[126336], device="cuda")
+    return Step(torch.randn(2, 64, 126464, device="cuda", dtype=torch.bfloat16), PrefixRule(), vocabulary)
+
+
+def test_a_captured_graph_replays_on_new_logits(step: Step) -> None:
+    workspace = Workspace()
+    warmup(step.logits, rule=step.rule, vocabulary=step.vocabulary)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step.run(workspace)  # grows the workspace, which a capture may not
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        commit = step.run(workspace)
+    for seed in range(3):
+        step.logits.copy_(torch.randn(step.logits.shape, generator=torch.Generator().manual_seed(seed)))
+        graph.replay()
+        torch.cuda.synchronize()
+        step.check(commit)
+
+
+def test_two_streams_with_a_workspace_each(step: Step) -> None:
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    workspaces = [Workspace() for _ in streams]
+    results = []
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for stream, workspace in zip(streams, workspaces, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(step.run(workspace))
+    torch.cuda.synchronize()
+    for commit in results:
+        step.check(commit)
+
+
+def test_a_workspace_belongs_to_one_stream(step: Step) -> None:
+    workspace = Workspace()
+    step.run(workspace)
+    with (
+        torch.cuda.stream(torch.cuda.Stream()),
+        pytest.raises(ValueError, match="Invalid workspace: expected the stream"),
+    ):
+        step.run(workspace)
+
+
+def test_nothing_but_the_kernel_is_launched(step: Step) -> None:
+    workspace = Workspace()
+    step.run(workspace)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step.run(workspace)
+        torch.cuda.synchronize()
+    launched = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert launched == ["commit_kernel"]

@@ -1,0 +1,39 @@
+"""Every kernel compiles for every architecture, without spills, with wide loads and the ticket recipe in place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lsp_kernels.rule import SPAN
+from lsp_kernels.triton import builds, configs
+from lsp_kernels.triton.aot import TARGETS
+from lsp_kernels.triton.commit import commit_kernel
+from lsp_kernels.triton.report import fingerprint_of, stored_fingerprint
+from tests.triton.gates import violations
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_representative_builds_pass_every_gate(target: str) -> None:
+    for made in [*builds.representative(target), builds.build(commit_kernel, target, torch.bfloat16, aligned=False)]:
+        assert violations(made, made.compile()) == [], made.name
+
+
+def test_every_target_is_configured() -> None:
+    assert set(configs.COMMIT) == set(configs.STATS) == set(TARGETS)
+    for table in (*configs.COMMIT.values(), *configs.STATS.values()):
+        for config in table.values():
+            assert 4 * config.block <= SPAN, "a group of tiles may touch two spans of suppressed ids, not three"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "nearest"),
+    [("sm_90", "sm_90"), ("sm_87", "sm_86"), ("sm_121", "sm_120"), ("sm_75", "sm_80"), ("gfx90a", "gfx90a")],
+)
+def test_unknown_architectures_use_the_newest_older_one(architecture: str, nearest: str) -> None:
+    expected = nearest if nearest in TARGETS else "gfx942"
+    assert configs.nearest(architecture) == expected
+
+
+def test_the_table_of_targets_is_not_stale() -> None:
+    assert stored_fingerprint("commit") == fingerprint_of("commit"), "run `make test-targets` to renew docs/targets.md"
