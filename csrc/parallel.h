@@ -1,14 +1,22 @@
-// Tasks over torch's threads. Threads take the next task when they are free, so that a slow core does not hold up the rest.
+// Tasks over torch's threads. A thread first takes the tasks of its own share, the same ones at every call, whose data may
+// still be in its cache; then it helps the others, so that a slow core does not hold up the rest.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace lsp {
 
 constexpr int64_t SERIAL_WORK = 1 << 16;  // under this many elements a wake-up costs more than it saves
+
+struct alignas(64) Share {
+  std::atomic<int64_t> next{0};
+  int64_t end = 0;
+};
 
 template <class F>
 void parallel_tasks(int64_t tasks, int64_t elements_per_task, const F& run) {
@@ -17,9 +25,16 @@ void parallel_tasks(int64_t tasks, int64_t elements_per_task, const F& run) {
     for (int64_t task = 0; task < tasks; ++task) run(task);
     return;
   }
-  std::atomic<int64_t> next{0};
-  torch::stable::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) run(task);
+  std::vector<Share> shares(threads);
+  for (int64_t i = 0; i < threads; ++i) {
+    shares[i].next = i * tasks / threads;
+    shares[i].end = (i + 1) * tasks / threads;
+  }
+  torch::stable::parallel_for(0, threads, 1, [&](int64_t own, int64_t) {
+    for (int64_t i = 0; i < threads; ++i) {
+      Share& share = shares[(own + i) % threads];
+      for (int64_t task; (task = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;) run(task);
+    }
   });
 }
 
