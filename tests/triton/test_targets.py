@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
+from lsp_kernels import info
 from lsp_kernels.rule import SPAN
-from lsp_kernels.triton import builds, configs
+from lsp_kernels.triton import builds, configs, report
 from lsp_kernels.triton.aot import TARGETS
 from lsp_kernels.triton.commit import commit_kernel
 from lsp_kernels.triton.report import fingerprint_of, stored_fingerprint
@@ -33,6 +36,15 @@ def test_every_target_is_configured() -> None:
 def test_unknown_architectures_use_the_newest_older_one(architecture: str, nearest: str) -> None:
     expected = nearest if nearest in TARGETS else "gfx942"
     assert configs.nearest(architecture) == expected
+
+
+def test_info_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(report, "TARGETS", ["sm_90"])
+    monkeypatch.setattr(sys, "argv", ["info", "--targets"])
+    info.main()
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["architecture", "build", "registers", "spills", "shared", "widest", "load", "occupancy"]
+    assert [row.split()[:2] for row in rows] == [["sm_90", f"{name}_kernel"] for name in ("commit", "stats", "select")]
 
 
 def test_the_table_of_targets_is_not_stale() -> None:
