@@ -1,11 +1,19 @@
 """Builds the optional C++ extension. Whatever goes wrong with it, the install succeeds and the reference serves."""
 
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 TORCH_FLOOR = "0x020a000000000000"  # torch 2.10: the stable ABI that one library needs to serve every later torch
+GNU_FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-g0"]
+QUIET = [
+    "-Wno-unknown-warning-option",
+    "-Wno-uninitialized",
+    "-Wno-maybe-uninitialized",
+]  # in gcc's own AVX-512 headers
+FLAGS = ["/O2", "/std:c++17"] if sys.platform == "win32" else [*GNU_FLAGS, *QUIET]
 
 
 def extensions() -> list[Extension]:
@@ -18,39 +26,17 @@ def extensions() -> list[Extension]:
         Extension(
             "lsp_kernels._C",
             sources=["csrc/module.cpp", "csrc/commit.cpp"],
-            depends=[
-                f"csrc/{name}.h"
-                for name in (
-                    "foreach_isa",
-                    "isa",
-                    "parallel",
-                    "rule",
-                    "simd",
-                    "top2",
-                    "top2_blocks",
-                    "types",
-                )
-            ],
+            depends=sorted(glob("csrc/*.h")),
             include_dirs=["csrc", *include_paths()],
             library_dirs=library_paths(),
             libraries=["torch", "torch_cpu", "c10"],
             define_macros=[
                 ("TORCH_TARGET_VERSION", TORCH_FLOOR),
                 ("TORCH_STABLE_ONLY", None),
+                ("LSP_BUILD_FLAGS", '"{}"'.format(" ".join(FLAGS))),
                 ("Py_LIMITED_API", "0x030A0000"),
             ],
-            extra_compile_args=["/O2", "/std:c++17"]
-            if sys.platform == "win32"
-            else [
-                "-O3",
-                "-std=c++17",
-                "-Wall",
-                "-Wno-unknown-warning-option",
-                "-Wno-uninitialized",
-                "-Wno-maybe-uninitialized",
-                "-fvisibility=hidden",
-                "-g0",
-            ],
+            extra_compile_args=FLAGS,
             py_limited_api=True,
         )
     ]

@@ -129,7 +129,10 @@ Tensor empty_cpu(const int64_t* sizes, int64_t dims, int32_t dtype) {
   AtenTensorHandle handle;
   TORCH_ERROR_CODE_CHECK(
       aoti_torch_empty_strided(dims, sizes, strides, dtype, aoti_torch_device_type_cpu(), 0, &handle));
-  return Tensor(handle);
+  Tensor out(handle);
+  const char* poison = std::getenv("LSP_POISON");  // tests: what nobody writes shall be seen
+  if (poison && *poison == '1') std::memset(out.mutable_data_ptr(), 0xff, out.numel() * out.element_size());
+  return out;
 }
 
 Tensor empty_rows(const Tensor& logits, int32_t dtype) {

@@ -21,9 +21,12 @@ PyObject* compiler(PyObject*, PyObject*) {
 #endif
 }
 
+PyObject* flags(PyObject*, PyObject*) { return PyUnicode_FromString(LSP_BUILD_FLAGS); }
+
 PyMethodDef methods[] = {
     {"best_isa", best_isa, METH_NOARGS, "The widest instruction set that this processor and this build have."},
     {"compiler", compiler, METH_NOARGS, "The compiler that built this module."},
+    {"flags", flags, METH_NOARGS, "The flags that it was built with."},
     {nullptr, nullptr, 0, nullptr},
 };
 

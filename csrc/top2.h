@@ -77,7 +77,8 @@ inline int copy_block(const T* x, int n, int64_t offset, const int32_t* ids, con
   const int padded = (n + Blocks::STEP - 1) / Blocks::STEP * Blocks::STEP;
   Blocks::copy(x, n, out);
   std::fill(out + n, out + padded, -INFINITY);
-  for (; ids < ids_end; ++ids) out[*ids - offset] = -INFINITY;
+  for (; ids < ids_end; ++ids)
+    if (uint64_t(*ids - offset) < uint64_t(n)) out[*ids - offset] = -INFINITY;
   return padded;
 }
 

@@ -12,9 +12,11 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses import FakeTensor
 
 from lsp_kernels.rule import PrefixRule
-from lsp_kernels.types import Vocabulary
+from lsp_kernels.types import Vocabulary, Workspace
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -33,6 +35,7 @@ def check_logits(logits: Tensor, vocabulary: Vocabulary | None) -> None:
             f"Invalid strides of logits: expected the last dimension to be contiguous, got {logits.stride()}"
         )
     if vocabulary is not None:
+        check_kind("vocabulary", vocabulary, Vocabulary)
         if vocabulary.size != size:
             raise ValueError(f"Invalid vocabulary: expected size V = {size}, got {vocabulary.size}")
         if vocabulary.device != logits.device:
@@ -55,12 +58,14 @@ def check_stats(margins: Tensor, tokens: Tensor, vocabulary: Vocabulary | None) 
         fail_dtype("tokens", "int64", tokens)
     check_device("tokens", tokens, margins)
     if vocabulary is not None:
+        check_kind("vocabulary", vocabulary, Vocabulary)
         check_device("vocabulary", vocabulary.flags, margins)
 
 
 def check_rule(rule: PrefixRule, vocabulary: Vocabulary | None) -> None:
-    if not isinstance(rule, PrefixRule):
-        raise TypeError(f"Invalid rule: expected a PrefixRule, got {type(rule).__name__}")
+    check_kind("rule", rule, PrefixRule)
+    if vocabulary is not None:
+        check_kind("vocabulary", vocabulary, Vocabulary)
     if rule.snap and (vocabulary is None or not vocabulary.has_delimiters):
         raise ValueError(
             "Invalid rule: snap=True expects a vocabulary with delimiters, got none (it would commit min_length for "
@@ -127,8 +132,8 @@ def check_values(
 
 
 def values_are_free(tensor: Tensor) -> bool:
-    if torch.compiler.is_compiling() or type(tensor) not in (Tensor, torch.nn.Parameter):
-        return False  # traced, or a fake tensor that has no values
+    if torch.compiler.is_compiling() or isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
+        return False  # no values to look at
     kind = tensor.device.type
     return kind == "cpu" or (kind != "meta" and os.environ.get("LSP_CHECK") == "1")
 
@@ -144,9 +149,20 @@ def check_index(name: str, tensor: Tensor, size: int | None, rows: Tensor) -> No
     check_device(name, tensor, rows)
 
 
+def check_workspace(workspace: Workspace | None) -> None:
+    if workspace is not None:
+        check_kind("workspace", workspace, Workspace)
+
+
 def check_tensor(name: str, value: object) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"Invalid {name}: expected a Tensor, got {type(value).__name__}")
+    check_kind(name, value, Tensor)
+    if value.layout != torch.strided or value.is_nested:  # type: ignore[attr-defined]
+        raise ValueError(f"Invalid layout of {name}: expected a dense tensor, got {value.layout}")  # type: ignore[attr-defined]
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"Invalid {name}: expected a {kind.__name__}, got {type(value).__name__}")
 
 
 def check_device(name: str, tensor: Tensor, other: Tensor) -> None:

@@ -155,10 +155,12 @@ def _register(name: str, plain: Callable[..., Any], meta: Callable[..., Any]) ->
 
 
 def _served_by_triton(name: str) -> Callable[..., Any]:
-    """The Triton launcher; Triton is imported with the first call."""
+    """The Triton launcher, on the device of its tensors; Triton is imported with the first call."""
 
-    def serve(*arguments: Any) -> Any:
-        return getattr(importlib.import_module("lsp_kernels.triton.commit"), name)(*arguments)
+    def serve(rows: Tensor, *arguments: Any) -> Any:
+        launch = getattr(importlib.import_module("lsp_kernels.triton.commit"), name)
+        with torch.cuda.device(rows.device):
+            return launch(rows, *arguments)
 
     return serve
 
@@ -166,7 +168,10 @@ def _served_by_triton(name: str) -> Callable[..., Any]:
 @functools.cache
 def triton_reason() -> str | None:
     """Why Triton does not serve, or None if it does."""
-    return None if importlib.util.find_spec("triton") else "Triton is not installed"
+    try:
+        return None if importlib.util.find_spec("triton") else "Triton is not installed"
+    except (ImportError, ValueError) as error:
+        return f"Triton cannot be found ({error})"
 
 
 def _load_cpp() -> tuple[ModuleType | None, str | None]:

@@ -168,10 +168,11 @@ def warmup(
     rule: PrefixRule,
     vocabulary: Vocabulary | None = None,
 ) -> None:
-    """Compiles the GPU kernels that calls with such arguments will use, whatever the number of rows.
+    """Compiles the GPU kernels for calls like this one, with any number of rows.
 
     A first call compiles, which fails inside a CUDA graph capture and takes seconds elsewhere. The arguments are those
-    of `commit_prefix`; they are read, and nothing else happens to them. On a CPU there is nothing to compile.
+    of `commit_prefix`; they are read, and nothing else happens to them. Other optional arguments, another kind of rule
+    or strides of another divisibility by 16 are other kernels. On a CPU there is nothing to compile.
 
     Examples
     --------
@@ -187,11 +188,12 @@ def warmup(
     from lsp_kernels.triton import commit as kernels
 
     tables = _tables(vocabulary)
-    for splits in configs.split_counts():
-        kernels.token_stats(logits, *tables, None, None, splits=splits)
-        kernels.commit_prefix(
-            logits, cu_rows, n_active, starts, *tables, *rule_arguments(rule), None, None, splits=splits
-        )
+    with torch.cuda.device(logits.device):
+        for splits in configs.split_counts():
+            kernels.token_stats(logits, *tables, None, None, splits=splits)
+            kernels.commit_prefix(
+                logits, cu_rows, n_active, starts, *tables, *rule_arguments(rule), None, None, splits=splits
+            )
 
 
 def _tables(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None]:
@@ -200,6 +202,7 @@ def _tables(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None
 
 def _reserve(workspace: Workspace | None, logits: Tensor, n_tickets: int) -> tuple[Tensor | None, Tensor | None]:
     """What the caller's workspace holds for a launch, if there is one and the device has a use for it."""
+    _checks.check_workspace(workspace)
     if workspace is None or logits.device.type != "cuda":
         return None, None
     return workspace.reserve(logits.device, *configs.workspace_of(logits, n_tickets))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 Report = Iterator[tuple[str, str]]
+ISAS = ["scalar", "avx2", "avx512"]
 
 
 def versions() -> Report:
@@ -33,11 +34,15 @@ def processor() -> Report:
     if _ops.cpp is None:
         yield "C++ extension", str(_ops.cpp_reason)
         return
-    yield "C++ extension", f"{_ops.cpp.__file__}, built by {_ops.cpp.compiler()}"
-    yield (
-        "instruction set",
-        f"{forced} (LSP_CPU_ISA)" if forced else f"{_ops.cpp.best_isa()} (the widest here)",
-    )
+    yield "C++ extension", f"{_ops.cpp.__file__}, built by {_ops.cpp.compiler()} with {_ops.cpp.flags()}"
+    widest = _ops.cpp.best_isa()
+    known = ISAS[: ISAS.index(widest) + 1]
+    if not forced:
+        yield "instruction set", f"{widest} (the widest that this processor and build have)"
+    elif forced in known:
+        yield "instruction set", f"{forced} (LSP_CPU_ISA; the widest would be {widest})"
+    else:
+        yield "instruction set", f"LSP_CPU_ISA={forced} is none of {', '.join(known)}: every call will raise"
 
 
 def accelerators() -> Report:
@@ -57,16 +62,23 @@ def backends() -> Report:
 
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in _ops.SCHEMAS:
-        cpu = "C++" if has(f"lsp::{name}", "CPU") else f"reference ({_ops.cpp_reason})"
-        gpu = "Triton" if has(f"lsp::{name}", "CUDA") else f"reference ({_ops.triton_reason()})"
+        cpu = "C++ (the extension loads)" if has(f"lsp::{name}", "CPU") else f"reference ({_ops.cpp_reason})"
+        gpu = "Triton (it is installed)" if has(f"lsp::{name}", "CUDA") else f"reference ({_ops.triton_reason()})"
         yield name, f"CPU: {cpu}; GPU: {gpu}; other devices: reference"
+
+
+def targets() -> None:
+    try:
+        from lsp_kernels.triton.report import print_targets
+    except ImportError as error:
+        print(f"compiling for other GPUs needs Triton: pip install triton numpy ({error})")
+    else:
+        print_targets()
 
 
 def main() -> None:
     if "--targets" in sys.argv[1:]:
-        from lsp_kernels.triton.report import print_targets
-
-        return print_targets()
+        return targets()
     sections: dict[str, Callable[[], Report]] = {
         "Versions": versions,
         "Processor": processor,

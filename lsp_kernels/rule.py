@@ -7,7 +7,9 @@ Everything here is exact integer arithmetic or a comparison of float32 margins, 
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Literal
 
 import torch
@@ -65,22 +67,26 @@ class PrefixRule:
     beta_ppm: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "floor"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | NoneType):
+                raise TypeError(f"Invalid {name}: expected a number, got {value!r}")
         for name in ("alpha", "beta"):
             value = getattr(self, name)
-            ppm = round(value * MILLION) if math.isfinite(value) else 0
+            ppm = round(value * MILLION) if value is not None and 0 < value <= 1 else 0
             object.__setattr__(self, f"{name}_ppm", ppm)
-        if not 0 < self.beta <= 1 or self.beta_ppm == 0:
+        for name, least in (("min_length", 1), ("window", 0)):
+            object.__setattr__(self, name, as_integer(name, getattr(self, name), least))
+        if self.beta_ppm == 0:
             raise ValueError(f"Invalid beta: expected 0 < beta <= 1 (in millionths), got {self.beta}")
-        if self.floor is None and (not 0 < self.alpha <= self.beta or self.alpha_ppm == 0):
+        if self.floor is None and (self.alpha_ppm == 0 or self.alpha > self.beta):
             raise ValueError(
                 f"Invalid alpha: expected 0 < alpha <= beta = {self.beta} (in millionths), got {self.alpha}"
             )
         if self.floor is not None and not self.floor >= 0:
             raise ValueError(f"Invalid floor: expected a number >= 0 or None, got {self.floor}")
-        for name, least in (("min_length", 1), ("window", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value < 2**31:
-                raise ValueError(f"Invalid {name}: expected an integer >= {least}, got {value!r}")
+        if not isinstance(self.snap, bool):
+            raise TypeError(f"Invalid snap: expected True or False, got {self.snap!r}")
         if self.no_delimiter not in ("minimum", "keep"):
             raise ValueError(f"Invalid no_delimiter: expected 'minimum' or 'keep', got {self.no_delimiter!r}")
 
@@ -158,6 +164,17 @@ def has_flag(flags: Tensor | None, tokens: Tensor, flag: int) -> Tensor:
         return torch.zeros_like(tokens, dtype=torch.bool)
     known = (tokens >= 0) & (tokens < flags.size(0))
     return ((flags[tokens.clamp(0, flags.size(0) - 1)] & flag) != 0) & known
+
+
+def as_integer(name: str, value: Any, least: int) -> int:
+    """An int32 from anything that is an integer."""
+    try:
+        out = operator.index(value)
+    except TypeError:
+        raise TypeError(f"Invalid {name}: expected an integer, got {value!r}") from None
+    if isinstance(value, bool) or not least <= out < 2**31:
+        raise ValueError(f"Invalid {name}: expected an integer from {least} to 2^31 - 1, got {value!r}")
+    return out
 
 
 def _at_least(least: Any, x: Any) -> Any:

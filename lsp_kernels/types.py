@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lsp_kernels.rule import DELIMITER, SPAN, STOP, SUPPRESSED, SUPPRESSED_NEAR
+from lsp_kernels.rule import DELIMITER, SPAN, STOP, SUPPRESSED, SUPPRESSED_NEAR, as_integer
 
 
 class TokenStats(NamedTuple):
@@ -79,6 +80,7 @@ class Workspace:
         self.partials: Tensor | None = None
         self.tickets: Tensor | None = None
         self.stream: int | None = None
+        self.captured: list[Tensor] = []  # what a CUDA graph may still use
 
     def reserve(self, device: torch.device, partials: int, tickets: int) -> tuple[Tensor, Tensor]:
         """Room for this many partials and tickets, on the current stream of `device`."""
@@ -93,16 +95,19 @@ class Workspace:
                 "hold one workspace per stream"
             )
         held, counters = self.partials, self.tickets
+        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if held is None or counters is None or held.numel() < partials or counters.numel() < tickets:
-            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            if capturing:
                 raise ValueError(
                     f"Invalid workspace: expected room for {partials} partials and {tickets} tickets before a capture, "
-                    f"got {self}; make the same call once before capturing"
+                    f"got {self}; make the same call once on the stream that will capture"
                 )
             if held is not None and counters is not None:
                 partials, tickets = max(partials, held.numel()), max(tickets, counters.numel())
             held = self.partials = torch.empty(partials, dtype=torch.int32, device=device)
             counters = self.tickets = torch.zeros(tickets, dtype=torch.int32, device=device)
+        if capturing and not any(tensor is held for tensor in self.captured):
+            self.captured += [held, counters]
         return held, counters
 
     def __repr__(self) -> str:
@@ -146,9 +151,7 @@ class Vocabulary:
         *,
         device: torch.device | str = "cpu",
     ) -> None:
-        if size < 1:
-            raise ValueError(f"Invalid size: expected at least 1, got {size}")
-        self.size = size
+        self.size = size = as_integer("size", size, 1)
         marked = _ids("delimiters", delimiters, size)
         final = _ids("stops", stops, size)
         hidden = _ids("suppress", suppress, size)
@@ -182,7 +185,10 @@ class Vocabulary:
 
 
 def _ids(name: str, ids: Iterable[int], size: int) -> list[int]:
-    out = sorted({int(i) for i in ids})
+    try:
+        out = sorted({operator.index(i) for i in ids})
+    except TypeError:
+        raise TypeError(f"Invalid {name}: expected an iterable of integers, got {ids!r}") from None
     if out and not 0 <= out[0] <= out[-1] < size:
         wrong = out[0] if out[0] < 0 else out[-1]
         raise ValueError(f"Invalid {name}: expected ids from 0 to {size - 1}, got {wrong}")

@@ -63,7 +63,7 @@ def candidate_length(margins: Sequence[float], rule: PrefixRule) -> int:
         return min(n, max(1, upper), max(reach, 1))
     lo = max(1, math.ceil(Fraction(round(rule.alpha * 10**6), 10**6) * n))
     hi = min(n, max(lo, upper))
-    lengths = {run_above(margins, threshold) for threshold in [-1.0, *margins]}
+    lengths = {run_above(margins, threshold) for threshold in [-math.inf, *margins]}
     return max((m for m in lengths if lo <= m <= hi), default=hi)
 
 

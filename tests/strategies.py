@@ -14,6 +14,11 @@ from lsp_kernels import PrefixRule, Vocabulary
 from tests import oracle
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+NANS = {  # quiet and signalling, of both signs
+    torch.float32: (0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001),
+    torch.bfloat16: (0x7FC0, 0xFFC0, 0x7F81, 0xFF81),
+    torch.float16: (0x7E00, 0xFE00, 0x7C01, 0xFC01),
+}
 LAYOUTS = ("batch", "slice", "transposed", "wide rows", "packed", "packed wide rows", "single")
 
 
@@ -78,15 +83,18 @@ def random_logits(rng: np.random.Generator, rows: int, size: int, kind: str, dty
     if kind != "smooth":
         z = np.round(z)  # ties
     if kind == "extreme":
-        odd = rng.choice([np.inf, -np.inf, -0.0, 0.0, 0.1, 60000.0], size=z.shape)
+        odd = rng.choice([np.inf, -np.inf, -0.0, 0.0, 0.1, 60000.0, 1e-40, -1e-40, 6e-8], size=z.shape)
         z = np.where(rng.random(z.shape) < 0.3, odd, z)
         z[rng.random(rows) < 0.2] = -np.inf
     if kind == "falling":  # long stable runs: margins that fall slowly
         z = -np.abs(z) - 1
         z[np.arange(rows), rng.integers(size, size=rows)] = np.linspace(8, 0, rows).round(1)
+    out = torch.from_numpy(z.astype(np.float32)).to(dtype)
     if kind == "nan":
-        z[rng.random(z.shape) < 0.3 / size] = np.nan
-    return torch.from_numpy(z.astype(np.float32)).to(dtype)
+        bits = out.view(torch.int32 if dtype == torch.float32 else torch.int16)
+        places = torch.from_numpy(rng.random(z.shape) < 0.3 / size)
+        bits[places] = torch.tensor(int(rng.choice(NANS[dtype])), dtype=torch.int64).to(bits.dtype)
+    return out
 
 
 @st.composite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,15 +33,23 @@ def check_commit(backend: Any, case: Case) -> None:
     same(commit.finished, torch.tensor([done for _, done in chosen], dtype=torch.bool))
 
 
-def check_select(backend: Any, case: Case, strided: bool) -> None:
-    """select_prefix on the margins of commit_prefix chooses the same lengths, whatever their strides."""
-    commit = backend.commit_prefix(case.logits, **case.arguments())
-    margins, tokens = commit.margins, commit.tokens
+def check_select(backend: Any, case: Case, strided: bool, shift: float) -> None:
+    """select_prefix chooses as the oracle does, whatever the strides and signs of the margins."""
+    _, tokens, margins = case.expected()
+    shape = case.logits.shape[:-1]
+    tokens, margins = torch.tensor(tokens).long().view(shape), torch.tensor(margins).float().view(shape) - shift
     if strided:
         margins, tokens = (torch.stack([t, t], -1)[..., 1] for t in (margins, tokens))
+    expected = [
+        oracle.select(
+            [float(np.float32(r.margin) - np.float32(shift)) for r in rows], [r.token for r in rows],
+            case.rule, case.delimiters, case.stops,
+        )
+        for rows in case.sequences
+    ]  # fmt: skip
     lengths, finished = backend.select_prefix(margins, tokens, **case.arguments())
-    same(lengths, commit.lengths)
-    same(finished, commit.finished)
+    same(lengths, torch.tensor([length for length, _ in expected], dtype=torch.int32))
+    same(finished, torch.tensor([done for _, done in expected], dtype=torch.bool))
 
 
 def check_stats(backend: Any, case: Case) -> None:

@@ -22,7 +22,7 @@ POINTERS = {
     "length_ptr": "*i32", "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32",
     "id_ptr": "*i32", "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "rest_ptr": "*fp32",
 }  # fmt: skip
-STRIDES = ("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token")
+STRIDES = ("s_batch", "s_row", "s_margin_batch", "s_token_batch")
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,26 @@ def build(
     hidden: bool = True,
     guarded: bool = False,
     splits: int = 8,
+    snap: bool = True,
+    keep: bool | None = None,
+    flags: bool = True,
+    wide: bool = False,
 ) -> Build:
-    """A build of a kernel of the commit family. `aligned`: base and strides of the logits are divisible by 16."""
+    """A build of a kernel of the commit family, with the types and divisibilities that a launch would give.
+
+    `aligned`: base, strides and vocabulary of the logits are divisible by 16. `flags`: there is a vocabulary. `wide`:
+    strides do not fit into 32 bits.
+    """
     table = configs.STATS if kernel is commit.stats_kernel else configs.COMMIT
     config = table[architecture][dtype]
     constants = {
-        "GUARDED": guarded, "SNAP": True, "KEEP": guarded, "SPLITS": splits, "BLOCK": config.block,
-        "ROWS": config.rows, "CHUNK": config.rows, "WAIT": config.wait,
+        "GUARDED": guarded, "SNAP": snap, "KEEP": guarded if keep is None else keep, "SPLITS": splits,
+        "BLOCK": config.block, "ROWS": config.rows, "CHUNK": config.rows, "WAIT": config.wait,
+        "s_margin": 1, "s_token": 1,
     }  # fmt: skip
-    absent = set() if packed else {"cu_ptr", "starts_ptr"}
+    absent = {"active_ptr"} if packed else {"cu_ptr", "starts_ptr"}
     absent |= set() if hidden else {"suppressed_ptr"}
+    absent |= set() if flags else {"flags_ptr", "suppressed_ptr"}
     signature: dict[str, str] = {}
     chosen: dict[str, Any] = {}
     for name in kernel.arg_names:
@@ -78,23 +88,19 @@ def build(
             chosen[name] = None
         elif name == "x_ptr":
             signature[name] = TYPES[dtype]
+        elif name in STRIDES:
+            signature[name] = "i64" if wide else "i32"
         else:
-            signature[name] = "i64" if name in STRIDES else "fp32" if name == "floor" else POINTERS.get(name, "i32")
-    pointers = tuple(name for name in signature if name in POINTERS)
-    rows = tuple(name for name in signature if name == "x_ptr" or name in STRIDES)
+            signature[name] = "fp32" if name == "floor" else POINTERS.get(name, "i32")
+    specialised = ("x_ptr", "s_batch", "s_row", "vocabulary") if aligned else ()
+    divisible = tuple(name for name in signature if name in POINTERS or name in specialised)
     variant = [str(dtype)[6:], f"splits {splits}", "packed" if packed else "batch"]
-    variant += ["suppressed"] * hidden + ["floor"] * guarded + ["unaligned"] * (not aligned)
+    variant += ["suppressed"] * (hidden and flags) + ["floor"] * guarded + ["no snap"] * (not snap)
+    variant += ["keep"] * (keep is not None and keep != guarded) + ["no vocabulary"] * (not flags)
+    variant += ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
     options = {"num_warps": config.warps, "num_stages": 1, "maxnreg": config.maxnreg}
-    return Build(
-        "commit",
-        kernel,
-        f"{kernel.__name__} {', '.join(variant)}",
-        architecture,
-        signature,
-        chosen,
-        options,
-        pointers + (rows if aligned else ()),
-    )
+    name = f"{kernel.__name__} {', '.join(variant)}"
+    return Build("commit", kernel, name, architecture, signature, chosen, options, divisible)
 
 
 def representative(architecture: str) -> Iterator[Build]:
@@ -111,5 +117,10 @@ def shipped(architecture: str) -> Iterator[Build]:
         yield build(commit.stats_kernel, architecture, dtype, **options)
         for guarded in flags:
             yield build(commit.commit_kernel, architecture, dtype, **options, guarded=guarded, packed=not guarded)
-    for packed, guarded in itertools.product(flags, flags):
-        yield build(commit.select_kernel, architecture, torch.float32, packed=packed, guarded=guarded)
+    for packed, guarded, keep in itertools.product(flags, flags, flags):
+        options = {"packed": packed, "guarded": guarded, "keep": keep}
+        yield build(commit.commit_kernel, architecture, torch.bfloat16, **options, splits=2 if keep else 4)
+        yield build(commit.select_kernel, architecture, torch.float32, **options)
+    for kernel in (commit.commit_kernel, commit.stats_kernel):
+        yield build(kernel, architecture, torch.bfloat16, wide=True)
+        yield build(kernel, architecture, torch.bfloat16, flags=False, snap=False)

@@ -53,14 +53,19 @@ def sequence_at(b, cu_ptr, active_ptr, starts_ptr, length, rows):
 
 @triton.jit
 def sequence_of(row, cu_ptr, length, batch, CHUNK: tl.constexpr):
-    """The sequence that a row belongs to; `batch` if it follows the last one."""
+    """The sequence that a row belongs to; `batch` if it follows the last one, or if some border falls: then no sequence
+    has rows, nothing is committed, and no ticket is left behind."""
     if cu_ptr is None:
         b = row // length
     else:
-        b = tl.full((), 0, tl.int32)
+        before = tl.full((), 0, tl.int64)  # borders up to the row, and above them how many fall
         for b0 in range(0, batch, CHUNK):
             o_b = b0 + tl.arange(0, CHUNK)
-            b += tl.sum((tl.load(cu_ptr + 1 + o_b, mask=o_b < batch, other=BIG) <= row).to(tl.int32), 0)
+            m_b = o_b < batch
+            border = tl.load(cu_ptr + 1 + o_b, mask=m_b, other=BIG)
+            falls = border < tl.load(cu_ptr + o_b, mask=m_b, other=0)
+            before += tl.sum((border <= row).to(tl.int64) + (falls.to(tl.int64) << 32), 0)
+        b = tl.where(before > BIG, batch, before.to(tl.int32))
     return b
 
 
@@ -134,7 +139,10 @@ def commit_kernel(
     if i_p >= rows * SPLITS:  # one program per sequence, for those that no row program serves
         b = i_p - rows * SPLITS
         first, given, n = sequence_at(b, cu_ptr, active_ptr, starts_ptr, length, rows)
-        if tl.minimum(given, scored_rows(n, alpha, beta, min_length, GUARDED)) == 0:
+        fallen = False
+        if cu_ptr is not None:
+            fallen = sequence_of(tl.full((), -1, tl.int32), cu_ptr, length, batch, ROWS) == batch
+        if fallen | (tl.minimum(given, scored_rows(n, alpha, beta, min_length, GUARDED)) == 0):
             tl.store(length_ptr + b, 0)
             tl.store(finished_ptr + b, 0)
     else:
@@ -253,7 +261,9 @@ def stats_kernel(
         tl.store(ticket_ptr + row, 0)
 
 
-@triton.jit(do_not_specialize=["rows", "length", "alpha", "beta", "min_length", "window"])
+@triton.jit(
+    do_not_specialize=["rows", "length", "alpha", "beta", "min_length", "window", "s_margin_batch", "s_token_batch"]
+)
 def select_kernel(
     margin_ptr,
     token_ptr,
@@ -321,6 +331,7 @@ def token_stats(
     splits: int | None = None,
 ) -> tuple[Tensor, ...]:
     """As ``torch.ops.lsp.token_stats``; `splits` is chosen from the shape unless it is given."""
+    _check_flags(flags, suppressed is not None)
     rows, length, s_batch = _rows_of(logits, 2)
     tokens = logits.new_empty(logits.shape[:-1], dtype=torch.int64)
     top1, top2, rest = (logits.new_empty(logits.shape[:-1], dtype=torch.float32) for _ in range(3))
@@ -409,6 +420,7 @@ def commit_prefix(
 ) -> tuple[Tensor, ...]:
     """As ``torch.ops.lsp.commit_prefix``; `splits` is chosen from the shape unless it is given."""
     *rule, partials, tickets = rule_and_workspace
+    _check_flags(flags, suppressed is not None or rule[5])
     rows, length, s_batch = _rows_of(logits, 2)
     batch = _batch_of(logits, 2, cu_rows)
     tokens = logits.new_empty(logits.shape[:-1], dtype=torch.int64)
@@ -450,6 +462,11 @@ def commit_prefix(
         **launch.options,
     )
     return lengths, finished.view(torch.bool), tokens, margins
+
+
+def _check_flags(flags: Tensor | None, needed: bool) -> None:
+    if needed and flags is None:
+        raise ValueError("Invalid flags: expected the table of a Vocabulary with suppressed ids or snap, got None")
 
 
 class _Launch:

@@ -1,7 +1,7 @@
 """The table of compiled facts: kernel by architecture, with registers, spills, shared memory, loads and occupancy.
 
-``docs/targets.md`` stores it together with a fingerprint per kernel family, taken over the TTIR of every build and the
-Triton version, so that a table that no longer describes the kernels can be told.
+``docs/targets.md`` stores it together with a fingerprint per kernel family, taken over the kernels' intermediate code,
+the options of every build and the Triton version, so that a table that no longer describes the kernels can be told.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def text_table(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
 
 
 def fingerprint_of(family: str) -> str:
-    """Over the TTIR of a family's representative builds on one architecture of each kind."""
-    made = [b for name in ("sm_90", "gfx942") for b in builds.representative(name) if b.family == family]
-    return fingerprint(b.lower() for b in made)
+    """Over what every build of a family is made of, and the TTIR of one architecture's."""
+    made = [b for name in TARGETS for b in builds.shipped(name) if b.family == family]
+    recipes = (f"{b.architecture} {b.name} {b.constants} {b.options} {b.signature} {b.aligned}" for b in made)
+    return fingerprint([*recipes, *(b.lower() for b in made if b.architecture == "sm_90")])
 
 
 def stored_fingerprint(family: str) -> str | None:

@@ -29,7 +29,7 @@ def highest(n, alpha, beta, GUARDED: tl.constexpr):
 def scored_rows(n, alpha, beta, min_length, GUARDED: tl.constexpr):
     seen = highest(n, alpha, beta, GUARDED)
     if not GUARDED:
-        seen += 1
+        seen = tl.minimum(seen, BIG - 1) + 1
     return tl.minimum(n, tl.maximum(seen, min_length))
 
 
@@ -38,6 +38,13 @@ def has_flag(flags_ptr, token, vocabulary, flag, mask):
     """Which tokens carry a flag; an id outside the vocabulary carries none."""
     known = mask & (token >= 0) & (token < vocabulary)
     return (tl.load(flags_ptr + token, mask=known, other=0) & flag) != 0
+
+
+@triton.jit
+def ordered_bits(x):
+    """Integers in the order of floats, -0.0 and 0.0 the same."""
+    bits = (x + 0.0).to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & BIG)
 
 
 @triton.jit
@@ -86,9 +93,9 @@ def select(
         if GUARDED:
             run = tl.minimum(run, tl.min(tl.where(margin < floor, j, BIG), 0))
         else:
-            # Margins are not negative, so their bits order as they do. With the index below them, the prefix minimum
-            # also says where it was first reached: length j is reachable iff the margin after it is a new minimum.
-            key = (margin.to(tl.int32, bitcast=True).to(tl.int64) << 32) | j.to(tl.int64)
+            # As integers that order as the floats do, with the index below them: so the prefix minimum also says where
+            # it was first reached. Length j is reachable iff the margin after it is a new minimum.
+            key = (ordered_bits(margin).to(tl.int64) << 32) | j.to(tl.int64)
             prefix_min = tl.associative_scan(key, 0, smaller)
             new_minimum = ((prefix_min & INDEX) == j) & ((prefix_min >> 32) < least)
             reachable = m & new_minimum & (j >= lo) & (j <= hi)

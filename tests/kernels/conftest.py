@@ -39,8 +39,10 @@ def backend(request: pytest.FixtureRequest) -> Iterator[object]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _poisoned_memory() -> Iterator[None]:
-    """Tensors from torch.empty hold NaN (and -2^63), so that an output nobody wrote shows."""
+    """Fresh memory holds NaN and absurd numbers, in torch and in C++, so that an output nobody wrote shows."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
+    os.environ["LSP_POISON"] = "1"
     yield
+    os.environ.pop("LSP_POISON")
     torch.use_deterministic_algorithms(False)

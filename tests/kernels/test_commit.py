@@ -27,9 +27,9 @@ def test_commit_agrees_with_the_enumeration_of_thresholds(backend, case: Case) -
 
 
 @settings(many, max_examples=300)
-@given(case=cases(sizes=(3, 65)), strided=st.booleans())
-def test_select_agrees_with_commit(backend, case: Case, strided: bool) -> None:
-    check_select(backend, case, strided)
+@given(case=cases(sizes=(3, 65)), strided=st.booleans(), shift=st.sampled_from([0.0, 2.0]))
+def test_select_agrees_with_the_enumeration_of_thresholds(backend, case: Case, strided: bool, shift: float) -> None:
+    check_select(backend, case, strided, shift)
 
 
 def test_long_sequences_are_scanned_to_their_end(backend) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,9 +31,9 @@ RULES = [
     pytest.param({"beta": math.nan}, "beta", id="beta nan"),
     pytest.param({"floor": -1.0}, "floor.*>= 0.*-1", id="floor negative"),
     pytest.param({"floor": math.nan}, "floor", id="floor nan"),
-    pytest.param({"min_length": 0}, "min_length.*>= 1.*0", id="minimum zero"),
-    pytest.param({"min_length": 1.5}, "min_length", id="minimum fractional"),
-    pytest.param({"window": -1}, "window.*>= 0.*-1", id="window negative"),
+    pytest.param({"min_length": 0}, "min_length.*from 1 to.*0", id="minimum zero"),
+    pytest.param({"min_length": 2**31}, r"min_length.*to 2\^31 - 1, got 2147483648", id="minimum too large"),
+    pytest.param({"window": -1}, "window.*from 0 to.*-1", id="window negative"),
     pytest.param({"no_delimiter": "drop"}, "no_delimiter.*'minimum' or 'keep'.*'drop'", id="no_delimiter"),
 ]
 
@@ -40,6 +42,46 @@ RULES = [
 def test_rule_refuses(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=f"Invalid {message}"):
         PrefixRule(**arguments)
+
+
+TYPES = [
+    pytest.param(lambda: PrefixRule(alpha="0.2"), "alpha: expected a number, got '0.2'", id="alpha text"),
+    pytest.param(lambda: PrefixRule(floor=True), "floor: expected a number, got True", id="floor flag"),
+    pytest.param(lambda: PrefixRule(min_length=1.5), "min_length: expected an integer, got 1.5", id="fraction"),
+    pytest.param(lambda: PrefixRule(snap="no"), "snap: expected True or False, got 'no'", id="snap text"),
+    pytest.param(lambda: Vocabulary("10"), "size: expected an integer, got '10'", id="size text"),
+    pytest.param(lambda: Vocabulary(10, stops=[1.7]), r"stops: expected .* integers, got \[1.7\]", id="id fraction"),
+    pytest.param(lambda: Vocabulary(10, delimiters="12"), "delimiters: expected .* got '12'", id="ids text"),
+    pytest.param(lambda: Vocabulary(10, suppress=5), "suppress: expected an iterable of integers, got 5", id="one id"),
+    pytest.param(
+        lambda: token_stats(LOGITS, vocabulary=5), "vocabulary: expected a Vocabulary, got int", id="vocabulary"
+    ),
+    pytest.param(lambda: token_stats(LOGITS, workspace=3), "workspace: expected a Workspace, got int", id="workspace"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), TYPES)
+def test_other_types_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(TypeError, match=f"Invalid {message}"):
+        call()
+
+
+def test_sparse_logits_are_refused() -> None:
+    with pytest.raises(ValueError, match="Invalid layout of logits: expected a dense tensor, got torch"):
+        token_stats(LOGITS.to_sparse())
+
+
+def test_integers_of_other_libraries_are_integers() -> None:
+    assert PrefixRule(min_length=np.int64(3)).min_length == 3
+    assert Vocabulary(np.int32(10), stops=np.arange(2)).size == 10
+
+
+def test_subclasses_of_tensor_are_checked_too() -> None:
+    class Plain(torch.Tensor):
+        pass
+
+    with pytest.raises(ValueError, match=r"Invalid n_active\[0\]"):
+        commit_prefix(LOGITS.as_subclass(Plain), n_active=ints(-5), rule=PrefixRule(snap=False))
 
 
 def test_alpha_is_free_with_a_floor() -> None:

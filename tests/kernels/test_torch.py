@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -85,8 +87,24 @@ def test_inputs_are_left_as_they_were(backend) -> None:
     assert torch.equal(logits, before)
 
 
-def test_inference_mode_and_threads_of_the_caller() -> None:
+def test_inference_mode_changes_nothing() -> None:
     logits = torch.randn(12, 50)
+    expected = score(logits)
     with torch.inference_mode():
-        for got, expected in zip(score(logits), score(logits.clone()), strict=True):
-            same(got, expected)
+        for got, wanted in zip(score(logits), expected, strict=True):
+            same(got, wanted)
+
+
+def test_threads_of_the_caller_do_not_meet() -> None:
+    logits = [torch.randn(12, 50) for _ in range(32)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(score, logits))
+    for one, result in zip(logits, results, strict=True):
+        for got, wanted in zip(result, score(one), strict=True):
+            same(got, wanted)
+
+
+def test_inductor_calls_the_operations() -> None:
+    logits = torch.randn(12, 50)
+    for got, expected in zip(torch.compile(score, fullgraph=True)(logits), score(logits), strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True)

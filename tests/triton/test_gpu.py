@@ -53,9 +53,9 @@ def test_commit_agrees_with_the_enumeration_of_thresholds(case: Case) -> None:
 
 
 @settings(many, max_examples=300)
-@given(case=cases(), strided=st.booleans())
-def test_select_agrees_with_commit(case: Case, strided: bool) -> None:
-    check_select(OnGpu(), case, strided)
+@given(case=cases(), strided=st.booleans(), shift=st.sampled_from([0.0, 2.0]))
+def test_select_agrees_with_the_enumeration_of_thresholds(case: Case, strided: bool, shift: float) -> None:
+    check_select(OnGpu(), case, strided, shift)
 
 
 @settings(many, max_examples=300)

@@ -43,10 +43,10 @@ def test_stats_agree_with_the_definition(case: Case, splits: int, seed: int) -> 
 
 
 @settings(some, max_examples=20)
-@given(case=small, strided=st.booleans(), seed=seeds)
-def test_select_agrees_with_commit(case: Case, strided: bool, seed: int) -> None:
+@given(case=small, strided=st.booleans(), shift=st.sampled_from([0.0, 2.0]), seed=seeds)
+def test_select_agrees_with_the_enumeration_of_thresholds(case: Case, strided: bool, shift: float, seed: int) -> None:
     with checked(seed):
-        check_select(Served(commit), case, strided)
+        check_select(Served(commit), case, strided, shift)
 
 
 def test_a_workspace_resets_itself_and_survives_a_changed_batch() -> None:
