@@ -141,8 +141,10 @@ class Cta:
             except PtxError as error:
                 raise type(error)(f"{error}: {instruction.text}") from None
             except (AttributeError, TypeError):
-                self._check_written(instruction)
-                raise
+                if not self._pack_garbage(instruction):
+                    self._check_written(instruction)
+                    raise
+                step(self, active)
             pc += 1
         _join(ready, pc, mask)
 
@@ -169,6 +171,16 @@ class Cta:
             _join(ready, self.program.targets[pc], active)
         elif family in ("bar", "barrier"):
             _join(waiting, pc + 1, active)
+
+    def _pack_garbage(self, instruction: Instruction) -> bool:
+        """The compiler packs a register that it never wrote beside one that matters, where the other half is not used.
+        Give it a value that would be noticed if it were."""
+        if instruction.opcode != "mov.b64" or not isinstance(instruction.operands[1], Vector):
+            return False
+        missing = [r for r in instruction.operands[1].items if self.registers[r.slot] is None]
+        for register in missing:
+            self.registers[register.slot] = np.full(self.threads.size, 0xFFBADBAD, np.uint32)
+        return bool(missing)
 
     def _check_written(self, instruction: Instruction) -> None:
         """Blame the first register that the instruction reads and no thread has written."""

@@ -84,6 +84,11 @@ def test_register_that_nobody_wrote():
         run("st.global.b32 [%rd7], %r0;")
 
 
+def test_half_that_nobody_wrote_may_be_packed_but_is_garbage():
+    body = "mov.b64 %rd7, {%r0, %r9};\nmov.b64 {%r5, %out}, %rd7;"
+    assert set(evaluate(body, np.zeros(32, "u4"), out="u4").tolist()) == {0xFFBADBAD}
+
+
 def test_register_written_by_some_threads_is_poison_for_the_others():
     body = "setp.lt.u32 %p1, %r0, 32;\n@%p1 mov.b32 %r1, 5;\nmov.b32 %out, %r1;"
     got = evaluate(body, np.zeros(64, "u4"), out="u4")

@@ -10,7 +10,7 @@ import torch
 
 from lsp_kernels import PrefixRule, Vocabulary, reference
 from lsp_kernels.triton.builds import Build, build
-from lsp_kernels.triton.commit import commit_kernel, stats_kernel
+from lsp_kernels.triton.commit import commit_kernel, select_kernel, stats_kernel
 from tests.ptx import RaceError, launch
 from tests.ptx.mutate import with_ticket, without_each_barrier
 from tests.strategies import DTYPES, random_logits
@@ -28,11 +28,15 @@ def inputs(
     rule: PrefixRule | None = None,
     size: int = SIZE,
     seed: int = 0,
+    batch: bool = False,
 ) -> CommitInputs:
-    rng = np.random.default_rng(seed)
-    logits = random_logits(rng, BORDERS[-1], size, kind, dtype)
+    """A ragged pack of sequences whose first rows are something else, or a batch of two with some rows masked."""
+    logits = random_logits(np.random.default_rng(seed), BORDERS[-1], size, kind, dtype)
     vocabulary = Vocabulary(size, delimiters=range(0, size, 3), stops=range(0, size, 40), suppress=[0, 1, size - 5])
-    return CommitInputs(logits, BORDERS, rule or PrefixRule(), vocabulary)
+    rule = rule or PrefixRule()
+    if batch:
+        return CommitInputs(logits[:8].view(2, 4, size), rule, vocabulary, n_active=[4, 3])
+    return CommitInputs(logits, rule, vocabulary, borders=BORDERS, starts=[1, 0, 0, 1])
 
 
 def check(case: CommitInputs, made: Build, outputs: tuple[torch.Tensor, ...]) -> None:
@@ -65,11 +69,13 @@ def test_executed_code_is_exact_in_any_order_of_programs(kernel, target: str) ->
     [
         pytest.param({"guarded": True, "splits": 1}, PrefixRule(floor=1.0, beta=1.0, no_delimiter="keep"), id="floor"),
         pytest.param({"aligned": False, "splits": 4}, PrefixRule(min_length=3), id="unaligned"),
+        pytest.param({"packed": False, "wide": True}, PrefixRule(), id="batch"),
     ],
 )
 def test_other_builds_are_exact_too(target: str, options: dict, rule: PrefixRule) -> None:
     made = build(commit_kernel, target, torch.bfloat16, **options)
-    case = inputs(rule=rule, kind="falling", size=SIZE - 1 if "aligned" in options else SIZE)
+    size = SIZE if options.get("aligned", True) else SIZE - 1
+    case = inputs(rule=rule, kind="falling", size=size, batch=not options.get("packed", True))
     grid, arguments, outputs = case.prepare(made)
     launch(made.compile(), grid, arguments, seed=5)
     check(case, made, outputs)
@@ -82,10 +88,38 @@ def test_each_logit_of_a_scored_row_is_read_once_and_no_other(target: str) -> No
     grid, arguments, _ = case.prepare(made)
     run = launch(made.compile(), grid, arguments, seed=1, races=False)
     reads = torch.from_numpy(run.reads(case.logits))
-    scored = torch.cat([torch.arange(n) < case.rule.scored_rows(n) for n in case.n_active.tolist()])
+    scored = torch.zeros(BORDERS[-1], dtype=torch.bool)
+    for begin, end, start in zip(BORDERS, BORDERS[1:], case.starts.tolist(), strict=False):
+        first = begin + start
+        scored[first : first + case.rule.scored_rows(end - first)] = True
     assert (reads[scored] == 1).all()
     assert (reads[~scored] == 0).all()
     assert run.bytes_read(case.logits) <= 1.02 * scored.sum() * SIZE * 2
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "batch"])
+def test_the_rule_alone_is_exact(target: str, packed: bool) -> None:
+    made = build(select_kernel, target, torch.float32, packed=packed)
+    rule, vocabulary = PrefixRule(window=2), Vocabulary(50, delimiters=range(0, 50, 4), stops=[49])
+    margins, tokens = torch.randn(2, 150), torch.randint(50, (2, 150))  # more rows than one chunk
+    sequences = {"n_active": torch.tensor([150, 99], dtype=torch.int32)}
+    if packed:
+        margins, tokens = margins.flatten(), tokens.flatten()
+        sequences = {"cu_rows": torch.tensor([0, 131, 300]).int(), "starts": torch.tensor([2, 0]).int()}
+    lengths, finished = torch.full((2,), -7, dtype=torch.int32), torch.full((2,), 7, dtype=torch.uint8)
+    named = {
+        "margin_ptr": margins, "token_ptr": tokens, "s_margin_batch": margins.stride(0),
+        "s_token_batch": tokens.stride(0), "cu_ptr": sequences.get("cu_rows"),
+        "active_ptr": sequences.get("n_active"), "starts_ptr": sequences.get("starts"),
+        "flags_ptr": vocabulary.flags, "length_ptr": lengths, "finished_ptr": finished, "rows": 300,
+        "length": 300 if packed else 150, "vocabulary": 50, "alpha": rule.alpha_ppm, "beta": rule.beta_ppm,
+        "min_length": rule.min_length, "window": rule.window, "floor": 0.0,
+    }  # fmt: skip
+    launch(made.compile(), (2,), [named[name] for name in made.signature], seed=0)
+    expected = reference.select_prefix(margins, tokens, **sequences, rule=rule, vocabulary=vocabulary)
+    same(lengths, expected[0])
+    same(finished.view(torch.bool), expected[1])
 
 
 def test_a_relaxed_ticket_is_a_race() -> None:
@@ -102,7 +136,8 @@ def test_no_barrier_can_be_removed() -> None:
     size, many = 2064, made.constants["ROWS"] + 3
     logits = random_logits(np.random.default_rng(0), many, size, "falling", torch.bfloat16)
     vocabulary = Vocabulary(size, delimiters=[size - 1], suppress=range(many))
-    case = CommitInputs(logits, [0] * many + [many], PrefixRule(beta=1.0, window=many), vocabulary)
+    rule, borders = PrefixRule(beta=1.0, window=many), [0] * many + [many]
+    case = CommitInputs(logits, rule, vocabulary, borders=borders, starts=[0] * many)
     compiled = made.compile()
     survivors = []
     for i, mutant in enumerate(without_each_barrier(compiled.text)):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lsp_kernels import types
 from lsp_kernels.triton import configs
 
 HERE = os.path.dirname(__file__)
@@ -29,6 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(types, "SPAN", 4 * SMALL.block)
     for table in (configs.COMMIT, configs.STATS):
         monkeypatch.setitem(table, "sm_80", dict.fromkeys(configs.ALL_DTYPES, SMALL))
 

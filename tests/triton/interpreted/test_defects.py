@@ -113,8 +113,29 @@ def suppressed(served: Served) -> None:
     logits = torch.zeros(4, 300)
     logits[:, 3], logits[:, 280], logits[:, 100] = 9.0, 8.0, 1.0
     logits[1, 3] = math.nan
-    compare(served, logits, PLAIN, Vocabulary(300, suppress=[0, 3, 280]))
+    compare(served, logits, PLAIN, Vocabulary(300, suppress=[0, 3, 280]))  # by two programs: the last group from 160 on
+    logits[:, 170] = 9.5
+    compare(served, logits, PLAIN, Vocabulary(300, suppress=[0, 3, 170, 280]))
+    compare(served, logits, PLAIN, Vocabulary(300, suppress=[170]))
     compare(served, torch.full((2, 60), -math.inf), PLAIN, Vocabulary(60, suppress=[0, 1, 2, 5]))
+
+
+def falling_borders(served: Served) -> None:
+    """Nothing is committed, and the workspace is as good as before."""
+    logits, room = torch.randn(6, 150), (torch.empty(64, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))
+    with checked():
+        bad = served.commit_prefix(logits, ints(0, 4, 2, 6), rule=PLAIN, workspace=room)
+        assert bad.lengths.tolist() == [0, 0, 0]
+        assert not room[1].any()
+
+
+def signed_margins(served: Served) -> None:
+    rule = PrefixRule(beta=0.75, snap=False)
+    for margins in ([-1.0, -2, -3, -3, -3, -3, -3, -4], [1.0, 0, -0.0, 1, 1, 1, 1, 1]):
+        values, tokens = torch.tensor(margins), torch.zeros(8, dtype=torch.int64)
+        with checked():
+            lengths, _ = served.select_prefix(values, tokens, rule=rule)
+        same(lengths, reference.select_prefix(values, tokens, rule=rule)[0])
 
 
 def nan(served: Served) -> None:
@@ -165,7 +186,8 @@ def peaks(served: Served) -> None:
 CASES: dict[str, Callable[..., None]] = {
     f.__name__: f
     for f in (ragged_end, ties, several_sequences, wide_range, window_edge, minimum_in_the_first_chunk, far_rows,
-              suppressed, nan, stops, empty_sequences, floors, all_delimiters, infinities, peaks)
+              suppressed, falling_borders, signed_margins, nan, stops, empty_sequences, floors, all_delimiters,
+              infinities, peaks)
 }  # fmt: skip
 
 DEFECTS = [
@@ -190,9 +212,15 @@ DEFECTS = [
            "p_row = x_ptr + (row * s_row).to(tl.int32)", ("far_rows",)),
     Defect("suppressed id wins", "top2", 'tl.where((flags & SUPPRESSED) != 0, float("-inf"), x)', "x + 0 * flags",
            ("suppressed",)),
-    Defect("suppressed ids of a group missed", "top2",
-           "near = tl.load(flags_ptr + st) | tl.load(flags_ptr + st + 4 * BLOCK - 1)",
-           "near = tl.load(flags_ptr + st) & 4", ("suppressed",)),
+    Defect("suppressed ids at the end of a group missed", "top2",
+           " | tl.load(flags_ptr + st + 4 * BLOCK - 1)", "", ("suppressed",)),
+    Defect("suppressed ids at the start of a group missed", "top2",
+           "tl.load(flags_ptr + st) | tl.load", "tl.load", ("suppressed",)),
+    Defect("falling borders leave tickets", "commit", "b = tl.where(before > BIG, batch, before.to(tl.int32))",
+           "b = before.to(tl.int32)", ("falling_borders",)),
+    Defect("signed margins by their bits", "rule", "return bits ^ ((bits >> 31) & BIG)", "return bits",
+           ("signed_margins",)),
+    Defect("minus zero below zero", "rule", "bits = (x + 0.0).to", "bits = x.to", ("signed_margins",)),
     Defect("lowest id though suppressed", "commit", 'token = tl.where(first == float("-inf"), lowest, token)',
            "token = token + 0 * lowest", ("suppressed",)),
     Defect("NaN ignored", "top2", "second = tl.maximum(v2, loser, propagate_nan=tl.PropagateNan.ALL)",
