@@ -31,14 +31,14 @@ seeds = st.integers(0, 1000)
 @settings(some, max_examples=80)
 @given(case=small, splits=splits, seed=seeds)
 def test_commit_agrees_with_the_enumeration_of_thresholds(case: Case, splits: int, seed: int) -> None:
-    with checked(seed):
+    with checked(seed, overflow=True):
         check_commit(Served(commit, splits), case)
 
 
 @some
 @given(case=small, splits=splits, seed=seeds)
 def test_stats_agree_with_the_definition(case: Case, splits: int, seed: int) -> None:
-    with checked(seed):
+    with checked(seed, overflow=True):
         check_stats(Served(commit, splits), case)
 
 
@@ -97,7 +97,7 @@ def test_rows_on_both_sides_of_two_to_the_31_elements(tmp_path: Path) -> None:
     rows.copy_(torch.randn(3, size))
     rule = PrefixRule(beta=1.0, snap=False)
     expected = reference.commit_prefix(rows.clone(), rule=rule)
-    with checked():
+    with checked(overflow=True):
         for logits in (rows, rows[:, None]):
             for got, wanted in zip(Served(commit).commit_prefix(logits, rule=rule)[2:], expected[2:], strict=True):
                 same(got.flatten(), wanted)
