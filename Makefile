@@ -13,7 +13,7 @@ help: ## say what there is
 
 demo: $(READY) ## see the rule at work, and the kernel against what people do today
 	$(BIN)/python -m lsp.demo
-	$(BIN)/python -m pytest --benchmark bench/bench_commit.py -k demo
+	$(BIN)/python -m pytest --benchmark --benchmark-quiet bench/bench_commit.py -k demo
 
 test: $(READY) ## run the tests
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted

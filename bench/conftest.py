@@ -24,6 +24,7 @@ def _same_threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     write = terminalreporter.write_line
     for table in _report.tables.values():

@@ -134,13 +134,12 @@ def check_values(
 def values_are_free(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling() or isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
         return False  # no values to look at
-    kind = tensor.device.type
-    return kind == "cpu" or (kind != "meta" and os.environ.get("LSP_CHECK") == "1")
+    return tensor.is_cpu or (not tensor.is_meta and os.environ.get("LSP_CHECK") == "1")
 
 
 def check_index(name: str, tensor: Tensor, size: int | None, rows: Tensor) -> None:
     check_tensor(name, tensor)
-    if tensor.dim() != 1 or tensor.size(0) != (size if size is not None else max(tensor.size(0), 1)):
+    if tensor.dim() != 1 or (tensor.size(0) < 1 if size is None else tensor.size(0) != size):
         fail_shape(name, "[B + 1]" if size is None else f"[{size}]", tensor)
     if tensor.dtype != torch.int32:
         fail_dtype(name, "int32", tensor)

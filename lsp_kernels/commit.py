@@ -11,7 +11,7 @@ from lsp_kernels.rule import PrefixRule
 from lsp_kernels.triton import configs
 from lsp_kernels.types import Commit, TokenStats, Vocabulary, Workspace
 
-_ops = torch.ops.lsp
+_ops = torch.ops.lsp  # with `.default`, which saves the search for an overload
 
 
 def token_stats(
@@ -46,7 +46,7 @@ def token_stats(
     _checks.check_logits(logits, vocabulary)
     flags, suppressed = _tables(vocabulary)
     return TokenStats(
-        *_ops.token_stats(logits, flags, suppressed, *_reserve(workspace, logits, logits.shape[:-1].numel()))
+        *_ops.token_stats.default(logits, flags, suppressed, *_reserve(workspace, logits, logits.shape[:-1].numel()))
     )
 
 
@@ -92,7 +92,9 @@ def select_prefix(
     _checks.check_stats(margins, tokens, vocabulary)
     _checks.check_sequences(margins, margins.dim(), cu_rows, n_active, starts, rule)
     flags, _ = _tables(vocabulary)
-    lengths, finished = _ops.select_prefix(margins, tokens, cu_rows, n_active, starts, flags, *rule_arguments(rule))
+    lengths, finished = _ops.select_prefix.default(
+        margins, tokens, cu_rows, n_active, starts, flags, *rule_arguments(rule)
+    )
     return lengths, finished
 
 
@@ -155,7 +157,9 @@ def commit_prefix(
     batch = logits.size(0) if logits.dim() == 3 else 1 if cu_rows is None else cu_rows.size(0) - 1
     shared = _reserve(workspace, logits, batch)
     return Commit(
-        *_ops.commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, *rule_arguments(rule), *shared)
+        *_ops.commit_prefix.default(
+            logits, cu_rows, n_active, starts, flags, suppressed, *rule_arguments(rule), *shared
+        )
     )
 
 
