@@ -15,8 +15,10 @@ def interleave(contenders: Mapping[str, Contender], rounds: int = 15, seconds: f
     for run in contenders.values():
         run()
     taken: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
     for turn in range(rounds):
-        for name, run in contenders.items():
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:  # nobody always follows the same one
+            run = contenders[name]
             if turn >= 3 and sum(taken[name]) > seconds:
                 continue
             start = time.perf_counter()
