@@ -1,0 +1,68 @@
+"""Four seeded tasks with programs for verifiers.
+
+`generate` draws problems of one split; the splits are disjoint by construction, because the split
+is a hash of what makes a problem: the numeric skeleton of a story, the solved grid, the Countdown
+instance, the sequence of operations of a function. `verify` judges answers by what they say, not
+by how they are worded.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from lsp.tiny.tasks import arithmetic, code, countdown, sudoku
+from lsp.tiny.tasks.problem import MAX_NUMBER, REGION, SPLITS, Problem, split_of
+
+TASKS = ("arithmetic", "sudoku", "countdown", "code")
+
+_MODULES = {"arithmetic": arithmetic, "sudoku": sudoku, "countdown": countdown, "code": code}
+
+LEVELS: dict[str, tuple[int, ...]] = {task: _MODULES[task].LEVELS for task in TASKS}
+"""The difficulties of each task, each drawn equally often."""
+
+__all__ = [
+    "LEVELS",
+    "MAX_NUMBER",
+    "REGION",
+    "SPLITS",
+    "TASKS",
+    "Problem",
+    "draw",
+    "generate",
+    "split_of",
+    "verify",
+]
+
+
+def draw(task: str, rng: random.Random, split: str, level: int | None = None) -> Problem:
+    """One problem of `split`, of a random level unless one is given."""
+    if split not in SPLITS:
+        raise ValueError(f"Invalid split: expected one of {SPLITS}, got {split!r}")
+    module = _MODULES[task]
+    while True:
+        chosen = rng.choice(module.LEVELS) if level is None else level
+        problem: Problem = module.propose(rng, chosen)
+        if split_of(f"{task} {problem.key}") == split:
+            return problem
+
+
+def generate(task: str, n: int, *, split: str = "test", seed: int = 0, level: int | None = None) -> Iterator[Problem]:
+    """`n` different problems, always the same for the same arguments."""
+    rng = random.Random(f"{task} {split} {seed} {level}")
+    seen: set[str] = set()
+    while len(seen) < n:
+        problem = draw(task, rng, split, level)
+        if problem.prompt not in seen:
+            seen.add(problem.prompt)
+            yield problem
+
+
+def verify(problems: Sequence[Problem], answers: Sequence[str]) -> list[bool]:
+    """Whether each answer solves its problem."""
+    verdicts = [
+        p.task != "code" and _MODULES[p.task].verify(p, text) for p, text in zip(problems, answers, strict=True)
+    ]
+    programs = [i for i, p in enumerate(problems) if p.task == "code"]
+    judged = code.verify_many([problems[i] for i in programs], [answers[i] for i in programs])
+    for i, verdict in zip(programs, judged, strict=True):
+        verdicts[i] = verdict
+    return verdicts

@@ -1,0 +1,44 @@
+"""What the four tasks share: a problem, the three splits, the limits of the numbers."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_NUMBER = 50
+"""Every number of every problem is a single token from 0 to this."""
+
+REGION = 96
+"""Tokens an answer may take; what it does not need is filled with end-of-sequence."""
+
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem with one right answer; `key` decides the split it belongs to."""
+
+    task: str
+    level: int
+    prompt: str
+    answer: str
+    key: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def split_of(key: str) -> str:
+    """The split of everything that shares `key`: 80 % train, 10 % dev, 10 % test."""
+    bucket = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 10
+    return {0: "test", 1: "dev"}.get(bucket, "train")
+
+
+def apply(operator: str, left: int, right: int) -> int | None:
+    """`left operator right`, or None where a division leaves a remainder."""
+    if operator == "+":
+        return left + right
+    if operator == "-":
+        return left - right
+    if operator == "*":
+        return left * right
+    if operator == "/" and right and left % right == 0:
+        return left // right
+    return None

@@ -1,0 +1,123 @@
+"""Batches show the model what a decoder will meet, and nothing of the answer that it should not."""
+
+import re
+
+import pytest
+import torch
+
+from lsp.tiny import tokenizer as tokens
+from lsp.tiny.curriculum import ANNOUNCES, STAGES, stage_at
+from lsp.tiny.data import POOL, WEIGHT_CAP, Batches
+from lsp.tiny.tasks import REGION, TASKS
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokens.build()
+
+
+def test_batches_depend_on_seed_rank_and_step_alone(tokenizer):
+    one, two = Batches(tokenizer, 3, 1), Batches(tokenizer, 3, 1)
+    for step in range(5):
+        one.batch("code", step)
+    assert torch.equal(one.batch("code", 5).inputs, two.batch("code", 5).inputs)
+    assert not torch.equal(one.batch("sudoku", 5).inputs, one.batch("sudoku", 6).inputs)
+    other = Batches(tokenizer, 3, 0)
+    assert not torch.equal(one.batch("sudoku", 5).targets, other.batch("sudoku", 5).targets)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_masks_hide_answers_and_never_prompts(tokenizer, task):
+    batches = Batches(tokenizer, 0, 0)
+    newline = tokens.token_id(tokenizer, "\n")
+    for step in range(20):
+        batch = batches.batch(task, step)
+        assert batch.masked.any(1).all()
+        assert (batch.inputs[batch.masked] == batches.mask_id).all()
+        shown = ~batch.masked
+        assert torch.equal(batch.inputs[shown], batch.targets[shown])
+        newlines = (batch.targets == newline).int()
+        last = (newlines.cumsum(1) == (5 if task == "sudoku" else 1)).int().argmax(1)
+        before = torch.arange(batch.inputs.shape[1]) <= last[:, None]
+        assert not (batch.masked & before).any()
+        assert (batch.weights[batch.masked] > 0).all()
+        assert batch.weights.max() <= WEIGHT_CAP + 1e-4
+
+
+def test_suffix_masks_cut_right_after_what_announces_a_result(tokenizer):
+    batches = Batches(tokenizer, 0, 0)
+    equals = tokens.token_id(tokenizer, ANNOUNCES["arithmetic"])
+    suffixes = cuts = rows = 0
+    for step in range(60):
+        batch = batches.batch("arithmetic", step)
+        first = batch.masked.int().argmax(1)
+        is_suffix = batch.masked.sum(1) == batch.masked.shape[1] - first
+        before = batch.targets[torch.arange(len(first)), first - 1]
+        suffixes += int(is_suffix.sum())
+        cuts += int((is_suffix & (before == equals)).sum())
+        rows += len(first)
+    assert 0.4 < suffixes / rows < 0.7
+    assert 0.5 < cuts / suffixes < 0.8
+
+
+def test_some_batches_show_the_whole_answer_region(tokenizer):
+    batches = Batches(tokenizer, 0, 0)
+    widths = [batches.batch("countdown", step).inputs.shape[1] for step in range(60)]
+    full = 11 + REGION
+    assert max(widths) == full
+    assert 0.08 < widths.count(full) / 60 < 0.4
+    assert len(set(widths)) > 10  # the tail does not tell the answer's length
+
+
+def test_result_masks_leave_no_later_mention_to_copy(tokenizer):
+    batches = Batches(tokenizer, 0, 0)
+    equals, newline = (tokens.token_id(tokenizer, token) for token in (" =", "\n"))
+    targets = batches.batch("arithmetic", 1).targets
+    prompts = (targets == newline).int().argmax(1) + 1
+    hidden = batches._hide_results(targets, prompts, " =", torch.Generator().manual_seed(0))
+    results = 0
+    for row, masked in zip(targets.tolist(), hidden.tolist(), strict=True):
+        signs = [i for i, token in enumerate(row) if token == equals]
+        allowed = set()
+        for start, end in zip(signs, [*signs[1:], len(row)], strict=True):
+            mentions = {i for i in range(start, end) if row[i] == row[start + 1]}
+            assert len({masked[i] for i in mentions}) == 1
+            allowed |= mentions
+            results += masked[start + 1]
+        assert {i for i, is_hidden in enumerate(masked) if is_hidden} <= allowed
+    assert 0.2 < results / int((targets == equals).sum()) < 0.6
+
+
+def test_stages_follow_each_other_and_only_the_first_has_no_result_masks(tokenizer):
+    batches = Batches(tokenizer, 0, 0)
+    few = []
+    for stage in STAGES:
+        assert stage_at(stage.first_step) is stage
+        assert stage.first_step == 0 or stage_at(stage.first_step - 1) is not stage
+        pool = [batches.batch("code", stage.first_step + i) for i in range(20)]
+        few.append(sum(int((batch.masked.sum(1) < 8).sum()) for batch in pool))
+        assert stage.first_step % POOL == 0
+    assert min(few[1:]) > 2 * few[0]
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_drills_hide_every_result_and_show_what_gives_it(tokenizer, stage):
+    batches = Batches(tokenizer, 0, 0)
+    batch = batches.drill(stage.first_step)
+    assert len(batch.inputs) == sum(stage.drills.values())
+    assert batch.answer_tokens == int(batch.masked.sum())
+    unknown = tokens.token_id(tokenizer, tokens.UNKNOWN)
+    assert not (batch.targets == unknown).any()
+    for targets, masked in zip(batch.targets, batch.masked, strict=True):
+        text = tokenizer.decode(targets.tolist())
+        hidden = [word.strip() for word in map(tokenizer.id_to_token, targets[masked].tolist())]
+        if text.startswith("Write"):
+            assert hidden == re.findall(r"Write (\w)", text)
+        elif "#" in text:
+            steps = re.findall(r"# (\d+)\n *(?:\w = |if )(.*?):?  #", text)
+            values = [eval(re.sub(r"\b[a-z]\b", value, code)) for value, code in steps]
+            words = {"True": "yes", "False": "no"}
+            assert hidden == [words.get(str(value), str(value)) for value in values]
+        else:
+            equations = re.findall(r"(\d+ [-+*/] \d+) =", text)
+            assert hidden == [str(int(eval(equation))) for equation in equations]

@@ -1,0 +1,95 @@
+"""Full decoding commits the most confident mask of a pass; scores come with right intervals."""
+
+import math
+
+import pytest
+import torch
+
+from lsp.tiny import tokenizer as tokens
+from lsp.tiny.evaluate import decode, score, summarise, wilson
+from lsp.tiny.model import Config, TinyModel
+from lsp.tiny.tasks import TASKS, generate
+
+SHORT = 24
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokens.build(100)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    """Random weights that predict many different tokens, end-of-sequence among them."""
+    torch.manual_seed(3)
+    sizes = {"d_model": 64, "n_layers": 2, "n_heads": 2, "mlp_hidden_size": 96}
+    model = TinyModel(Config(vocab_size=tokenizer.get_vocab_size(), **sizes)).eval()
+    for weight in model.blocks.parameters():
+        weight.data *= 4 if weight.dim() == 2 else 1
+    torch.nn.init.normal_(model.ff_out.weight, std=0.3)
+    model.ff_out.weight.data[model.config.eos_token_id] *= 3
+    return model
+
+
+def one_by_one(model, tokenizer, prompt, block_length):
+    """Full decoding of one prompt as its definition reads."""
+    ids = tokenizer.encode(prompt).ids
+    start, end = len(ids), len(ids) + SHORT
+    ids = ids + [0] * SHORT
+    open_, passes = set(range(start, end)), 0
+    while open_:
+        logits = model(torch.tensor([ids[:end]]))[0].double()
+        logits[:, 0] = -math.inf
+        confidence, guess = logits.softmax(-1).max(-1)
+        block = (min(open_) - start) // block_length
+        here = sorted(p for p in open_ if (p - start) // block_length == block)
+        best = max(here, key=lambda p: (confidence[p].item(), -p))
+        ids[best] = int(guess[best])
+        if ids[best] == 1:
+            end = min(end, best + 1)
+        open_ = {p for p in open_ - {best} if p < end}
+        passes += 1
+    return tokenizer.decode([i for i in ids[start:end] if i != 1]), passes
+
+
+@pytest.mark.parametrize("block_length", [SHORT, 8])
+def test_a_batch_decodes_as_each_prompt_alone_by_definition(model, tokenizer, block_length):
+    prompts = [p.prompt for task in TASKS for p in generate(task, 3)]
+    texts, passes = decode(model, tokenizer, prompts, region=SHORT, block_length=block_length)
+    alone = [one_by_one(model, tokenizer, prompt, block_length) for prompt in prompts]
+    assert list(zip(texts, passes, strict=True)) == alone
+    assert len(set("".join(texts))) > 10
+    assert min(passes) < SHORT
+
+
+def test_a_threshold_commits_at_least_as_much_per_pass(model, tokenizer):
+    prompts = [p.prompt for p in generate("sudoku", 2)]
+    _, slow = decode(model, tokenizer, prompts, region=SHORT)
+    _, fast = decode(model, tokenizer, prompts, region=SHORT, threshold=0.05)
+    _, at_once = decode(model, tokenizer, prompts, region=SHORT, threshold=0.0)
+    assert at_once == [1, 1]
+    assert all(b < a for a, b in zip(slow, fast, strict=True))
+
+
+def test_scores_keep_the_order_of_the_problems(model, tokenizer, monkeypatch):
+    problems = list(generate("arithmetic", 7))
+    answers = {p.prompt: p.answer for p in problems[::2]}
+
+    def solver(model, tokenizer, prompts, **_):
+        return [answers.get(prompt, "") for prompt in prompts], []
+
+    monkeypatch.setattr("lsp.tiny.evaluate.decode", solver)
+    assert score(model, tokenizer, problems) == [True, False] * 3 + [True]
+
+
+def test_wilson_matches_published_values():
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
+
+
+def test_levels_add_up_to_all():
+    problems = list(generate("countdown", 20))
+    table = summarise(problems, [True] * 15 + [False] * 5)
+    assert table["all"]["accuracy"] == 0.75
+    assert sum(row["n"] for name, row in table.items() if name != "all") == 20

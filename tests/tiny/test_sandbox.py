@@ -1,0 +1,120 @@
+"""The sandbox runs small functions and refuses everything else."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lsp.tiny.tasks import sandbox
+from lsp.tiny.tasks.sandbox import Refused, check, execute, run_programs
+
+DOUBLE = "def f(x):\n    x = x * 2\n    return x"
+
+
+def test_outputs_and_notes_of_every_line():
+    source = (
+        "def f(x):\n"
+        "    x = x + 3\n"
+        "    if x > 9:\n"
+        "        x = x % 4\n"
+        "        if x == 0:\n"
+        "            x = 50\n"
+        "    return x"
+    )
+    run = execute(source, "f", [7, 9, 1])
+    assert run.outputs == [2, 50, 4]
+    assert run.notes == ["7", "10", "yes", "2", "no", "skip", "2"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("import os", id="import"),
+        pytest.param("x = x.real", id="attribute"),
+        pytest.param("x = x.__class__", id="dunder"),
+        pytest.param("x = __builtins__", id="builtins"),
+        pytest.param("while x: x = 1", id="while"),
+        pytest.param("for i in x: x = 1", id="for"),
+        pytest.param("x = [i for i in x]", id="comprehension"),
+        pytest.param("x = f(x)", id="recursion"),
+        pytest.param("x = print(x)", id="call"),
+        pytest.param("x = x ** 9", id="power"),
+        pytest.param("x = x << 9", id="shift"),
+        pytest.param("x = 99999999", id="large constant"),
+        pytest.param("x = 'a' * x", id="string"),
+        pytest.param("x = 1.5", id="float"),
+        pytest.param("x = lambda: x", id="lambda"),
+        pytest.param("def g(y): return y", id="inner function"),
+        pytest.param("global x", id="global"),
+        pytest.param("x = (", id="syntax error"),
+    ],
+)
+def test_refuses(body):
+    source = f"def f(x):\n    {body}\n    return 1"
+    with pytest.raises(Refused):
+        check(source)
+    assert run_programs([(source, "f", [1])]) == [None]
+
+
+def test_refuses_more_than_one_function_and_other_arguments():
+    for source in (
+        f"{DOUBLE}\nx = 1",
+        f"{DOUBLE}\n{DOUBLE}",
+        "x = 1",
+        "def f(x, y):\n    return x",
+        "def f(x=1):\n    return x",
+        "@f\ndef f(x):\n    return x",
+        "def f(*x):\n    return 1",
+        "def f(x: f):\n    return 1",
+        "def f(x) -> f:\n    return 1",
+    ):
+        with pytest.raises(Refused):
+            check(source)
+
+
+def test_values_that_grow_too_large_are_stopped():
+    source = "def f(x):\n" + "    x = x * x\n" * 60 + "    return x"
+    before = time.monotonic()
+    with pytest.raises(Refused, match="too large"):
+        execute(source, "f", [3])
+    assert time.monotonic() - before < 1
+
+
+def child(execute: str) -> list[str]:
+    """The command of a sandbox whose `execute` is replaced."""
+    lines = (
+        "import os, sys, time",
+        f"sys.path.insert(0, {str(Path(sandbox.__file__).parent)!r})",
+        "import sandbox",
+        "real = sandbox.execute",
+        f"sandbox.execute = lambda source, *rest: {execute}",
+        "sandbox._serve()",
+    )
+    return [sys.executable, "-c", "\n".join(lines)]
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        pytest.param("os._exit(1)", id="dies"),
+        pytest.param("time.sleep(60)", id="hangs"),
+        pytest.param("bytearray(1 << 30)", id="eats memory"),
+        pytest.param("open('sandbox.txt', 'w').write('x')", id="writes a file"),
+    ],
+)
+def test_a_bad_job_costs_itself_only(monkeypatch, tmp_path, evil):
+    monkeypatch.chdir(tmp_path)
+    command = child(f"({evil}) if source == 'evil' else real(source, *rest)")
+    monkeypatch.setattr(sandbox, "CHILD", command)
+    before = time.monotonic()
+    found = run_programs([(DOUBLE, "f", [1]), ("evil", "f", [1]), (DOUBLE, "f", [2])])
+    assert [run and run.outputs for run in found] == [[2], None, [4]]
+    assert time.monotonic() - before < 30
+    assert not any(path.stat().st_size for path in tmp_path.iterdir())
+
+
+def test_deep_nesting_and_errors_are_failures_not_crashes():
+    deep = "def f(x):\n    return " + "(" * 1500 + "x" + ")" * 1500
+    jobs = [(deep, "f", [1]), ("def f(x):\n    return x // 0", "f", [1]), (DOUBLE, "f", [5])]
+    assert [run and run.outputs for run in run_programs(jobs)] == [None, None, [10]]

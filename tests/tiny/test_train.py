@@ -1,0 +1,79 @@
+"""A short run learns, survives a kill and ends with the same bits as one that was never killed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from lsp.tiny import train
+from lsp.tiny.evaluate import decode
+from lsp.tiny.model import TinyModel
+from lsp.tiny.tasks import TASKS
+from lsp.tiny.tokenizer import load
+
+STEPS = 40
+ROOT = Path(train.__file__).parents[2]
+
+
+def start(out: Path) -> subprocess.Popen:
+    sizes = ["--d-model=64", "--n-layers=2", "--scale=0.4", "--save-every=10", "--log-every=5"]
+    command = [sys.executable, "-m", "lsp.tiny.train", "--out", str(out), "--steps", str(STEPS)]
+    return subprocess.Popen([*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def kill_after_first_save(run: subprocess.Popen, out: Path) -> None:
+    while not (out / "latest.json").exists():
+        assert run.poll() is None
+        time.sleep(0.02)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    for pid in [run.pid, *map(int, children)]:
+        os.kill(pid, signal.SIGKILL)
+    run.wait()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of an uninterrupted run and of one that was killed and resumed."""
+    whole, killed = (tmp_path_factory.mktemp(name) for name in ("whole", "killed"))
+    assert start(whole).wait() == 0
+    kill_after_first_save(start(killed), killed)
+    assert not (killed / f"state-{STEPS}").exists()
+    assert start(killed).wait() == 0
+    return whole, killed
+
+
+def test_the_loss_of_every_task_falls(runs):
+    log = (runs[0] / "log.txt").read_text()
+    for task in TASKS:
+        losses = [float(loss) for loss in re.findall(rf"{task} ([\d.]+)", log)]
+        assert len(losses) == STEPS // 5
+        assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_killed_run_ends_with_the_same_bits(runs):
+    whole, killed = (run / f"state-{STEPS}" for run in runs)
+    assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+    assert "from step 10" in (runs[1] / "log.txt").read_text()
+    assert all(tensor.isfinite().all() for tensor in load_file(whole / "model.safetensors").values())
+
+
+def test_the_result_is_a_checkpoint_that_decodes(runs):
+    folder = runs[0] / f"state-{STEPS}"
+    texts, passes = decode(TinyModel.load(folder), load(folder), ["Use 3, 5 and 7 to make 26.\n"])
+    assert len(texts) == 1
+    assert passes[0] > 0
+
+
+def test_time_spent_paused_does_not_move_the_schedule():
+    options = train.Options(Path("."), None, 1.0, 0, 1, 1, 1, 1.0, 64, 2)
+    trainer = train.Trainer(options, 0)
+    trainer.count(2.0)
+    assert trainer.progress == 2 / 60
+    trainer.count(3600.0)
+    assert trainer.progress <= (2 + 10) / 60
