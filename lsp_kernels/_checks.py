@@ -6,6 +6,7 @@ CPU tensors, and on other devices with ``LSP_CHECK=1``.
 
 from __future__ import annotations
 
+import math
 import os
 from itertools import pairwise
 from typing import NoReturn
@@ -129,6 +130,85 @@ def check_values(
                     f"Invalid n_active[{b}]: with {n} active positions the rule looks at "
                     f"{rule.scored_rows(n)} rows, got {given[b]}"
                 )
+
+
+def check_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cu_seqlens: Tensor | None,
+    prefix_lens: Tensor,
+    append_lens: Tensor | None,
+) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
+        check_tensor(name, tensor)
+        if tensor.dtype not in (*FLOATS, torch.float64):
+            fail_dtype(name, "float32, bfloat16, float16 or float64", tensor)
+        if tensor.dtype != q.dtype:
+            fail_dtype(name, f"{q.dtype} as q", tensor)
+        check_device(name, tensor, q)
+    if cu_seqlens is None and q.dim() != 4:
+        fail_shape("q", "[B, N, Hq, D] without cu_seqlens", q)
+    if cu_seqlens is not None and q.dim() != 3:
+        fail_shape("q", "[T, Hq, D] with cu_seqlens", q)
+    *tokens, heads, size = q.shape
+    if size % 16 or not 32 <= size <= 256:
+        fail_shape("q", "a head dimension that is a multiple of 16 from 32 to 256", q)
+    if k.dim() != q.dim() or k.size(-2) == 0 or heads % k.size(-2) or list(k.shape) != [*tokens, k.size(-2), size]:
+        fail_shape("k", f"{[*tokens, 'Hkv', size]} with Hkv a divisor of Hq = {heads}".replace("'", ""), k)
+    if v.shape != k.shape:
+        fail_shape("v", f"{list(k.shape)} as k", v)
+    if cu_seqlens is not None:
+        check_index("cu_seqlens", cu_seqlens, None, q)
+    batch = q.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
+    if k_cache.dim() != 4 or k_cache.size(0) != batch or k_cache.size(1) != k.size(-2) or k_cache.size(3) != size:
+        fail_shape("k_cache", f"[{batch}, {k.size(-2)}, S, {size}]", k_cache)
+    if v_cache.shape != k_cache.shape:
+        fail_shape("v_cache", f"{list(k_cache.shape)} as k_cache", v_cache)
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
+        if tensor.stride(-1) != 1:
+            raise ValueError(
+                f"Invalid strides of {name}: expected the last dimension to be contiguous, got {tensor.stride()}"
+            )
+    check_index("prefix_lens", prefix_lens, batch, q)
+    if append_lens is not None:
+        check_index("append_lens", append_lens, batch, q)
+    if values_are_free(q):
+        check_attention_values(q.size(-3), k_cache.size(2), cu_seqlens, prefix_lens, append_lens)
+
+
+def check_attention_values(
+    length: int, capacity: int, cu_seqlens: Tensor | None, prefix_lens: Tensor, append_lens: Tensor | None
+) -> None:
+    prefixes = prefix_lens.tolist()
+    given = [length] * len(prefixes)
+    if cu_seqlens is not None:
+        borders = cu_seqlens.tolist()
+        given = [end - begin for begin, end in pairwise(borders)]
+        if borders[0] != 0 or borders[-1] != length or min(given, default=0) < 0:
+            raise ValueError(
+                f"Invalid cu_seqlens: expected borders that do not fall, from 0 to {length}, got {borders}"
+            )
+    for b, prefix in enumerate(prefixes):
+        if not 0 <= prefix <= capacity:
+            raise ValueError(f"Invalid prefix_lens[{b}]: expected 0 to {capacity} (the cache's slots), got {prefix}")
+    for b, append in enumerate([] if append_lens is None else append_lens.tolist()):
+        most = min(given[b], capacity - prefixes[b])
+        if not 0 <= append <= most:
+            raise ValueError(
+                f"Invalid append_lens[{b}]: expected 0 to {most} ({given[b]} tokens in the pass, "
+                f"{capacity - prefixes[b]} free slots), got {append}"
+            )
+
+
+def as_scale(scale: float) -> float:
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise TypeError(f"Invalid scale: expected a number, got {type(scale).__name__}")
+    if not math.isfinite(scale):
+        raise ValueError(f"Invalid scale: expected a finite number, got {scale}")
+    return float(scale)
 
 
 def values_are_free(tensor: Tensor) -> bool:

@@ -23,6 +23,7 @@ from lsp_kernels.rule import MILLION, PrefixRule
 
 RULE = "int alpha_ppm, int beta_ppm, int min_length, int window, float? floor, bool snap, bool keep"
 WORKSPACE = "Tensor(a!)? partials, Tensor(b!)? tickets"
+CACHES = "Tensor(c!) k_cache, Tensor(d!) v_cache"
 SEQUENCES = "Tensor? cu_rows, Tensor? n_active, Tensor? starts"
 SCHEMAS = {
     "token_stats": f"(Tensor logits, Tensor? flags, Tensor? suppressed, {WORKSPACE}) "
@@ -30,6 +31,8 @@ SCHEMAS = {
     "select_prefix": f"(Tensor margins, Tensor tokens, {SEQUENCES}, Tensor? flags, {RULE}) -> (Tensor, Tensor)",
     "commit_prefix": f"(Tensor logits, {SEQUENCES}, Tensor? flags, Tensor? suppressed, {RULE}, {WORKSPACE}) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
+    "suffix_attention": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
+    f"Tensor? append_lens, float scale, {WORKSPACE}) -> Tensor",
 }
 
 library = torch.library.Library("lsp", "DEF")
@@ -100,6 +103,11 @@ def _commit_prefix(
     return tuple(reference.commit_prefix(logits, cu_rows, n_active, starts, rule=rule_from(*rule), vocabulary=tables))
 
 
+def _suffix_attention(*arguments: Any) -> Tensor:
+    *tensors, scale, _partials, _tickets = arguments
+    return reference.suffix_attention(*tensors, scale=scale)
+
+
 def _batch(row_dims: int, rows: Tensor, cu_rows: Tensor | None) -> Any:
     return rows.size(0) if row_dims == 2 else 1 if cu_rows is None else cu_rows.size(0) - 1
 
@@ -129,6 +137,10 @@ def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *_: Any) -> tupl
     return (*_meta_lengths(logits, _batch(logits.dim() - 1, logits, cu_rows)), tokens, margins)
 
 
+def _meta_suffix_attention(q: Tensor, *_: Any) -> Tensor:
+    return q.new_empty(q.shape)
+
+
 def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
     """The reference as a backend: without gradients, and with one warning where something faster was expected."""
 
@@ -145,20 +157,20 @@ def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
     return serve
 
 
-def _register(name: str, plain: Callable[..., Any], meta: Callable[..., Any]) -> None:
+def _register(family: str, name: str, plain: Callable[..., Any], meta: Callable[..., Any]) -> None:
     library.define(name + SCHEMAS[name])
     library.impl(name, _served_by_reference(plain), "CompositeExplicitAutograd")
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     if triton_reason() is None:
-        library.impl(name, _served_by_triton(name), "CUDA")
+        library.impl(name, _served_by_triton(family, name), "CUDA")
     torch.library.register_fake(f"lsp::{name}", meta, lib=library)
 
 
-def _served_by_triton(name: str) -> Callable[..., Any]:
+def _served_by_triton(family: str, name: str) -> Callable[..., Any]:
     """The Triton launcher, on the device of its tensors; Triton is imported with the first call."""
 
     def serve(rows: Tensor, *arguments: Any) -> Any:
-        launch = getattr(importlib.import_module("lsp_kernels.triton.commit"), name)
+        launch = getattr(importlib.import_module(f"lsp_kernels.triton.{family}"), name)
         with torch.cuda.device(rows.device):
             return launch(rows, *arguments)
 
@@ -182,7 +194,8 @@ def _load_cpp() -> tuple[ModuleType | None, str | None]:
         return None, f"the C++ extension is missing ({error})"
 
 
-_register("token_stats", _token_stats, _meta_token_stats)
-_register("select_prefix", _select_prefix, _meta_select_prefix)
-_register("commit_prefix", _commit_prefix, _meta_commit_prefix)
+_register("commit", "token_stats", _token_stats, _meta_token_stats)
+_register("commit", "select_prefix", _select_prefix, _meta_select_prefix)
+_register("commit", "commit_prefix", _commit_prefix, _meta_commit_prefix)
+_register("attention", "suffix_attention", _suffix_attention, _meta_suffix_attention)
 cpp, cpp_reason = _load_cpp()

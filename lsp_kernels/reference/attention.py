@@ -1,0 +1,56 @@
+"""Suffix attention as it is defined: one sequence after the other, in float32 or, for float64 inputs, in float64."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def suffix_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cu_seqlens: Tensor | None,
+    prefix_lens: Tensor,
+    append_lens: Tensor | None = None,
+    *,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention to the frozen prefix and the pass, and the append; the arguments of `lsp_kernels.suffix_attention`."""
+    capacity = k_cache.size(2)
+    scale = q.size(-1) ** -0.5 if scale is None else scale
+    out = q.new_empty(q.shape)
+    sequences = zip(*(_split(x, cu_seqlens) for x in (q, k, v, out)), strict=True)
+    for b, (queries, keys, values, result) in enumerate(sequences):
+        prefix = min(max(int(prefix_lens[b]), 0), capacity)
+        wanted = 0 if append_lens is None else int(append_lens[b])
+        append = min(max(wanted, 0), keys.size(0), capacity - prefix)
+        seen_k, seen_v = (
+            torch.cat([cache[b, :, :prefix], new.transpose(0, 1)], dim=1)  # [Hkv, P + n, D]
+            for cache, new in ((k_cache, keys), (v_cache, values))
+        )
+        result.copy_(_attend(queries, seen_k, seen_v, scale))
+        k_cache[b, :, prefix : prefix + append] = keys[:append].transpose(0, 1)
+        v_cache[b, :, prefix : prefix + append] = values[:append].transpose(0, 1)
+    return out
+
+
+def _split(x: Tensor, cu_seqlens: Tensor | None) -> list[Tensor]:
+    """The sequences of a batch [B, N, H, D] or of packed tokens [T, H, D], as views."""
+    if cu_seqlens is None:
+        return list(x.unbind(0))
+    borders = cu_seqlens.clamp(0, x.size(0)).tolist()
+    return [x[begin:end] for begin, end in pairwise(borders)]
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """[n, Hq, D] queries of one sequence on [Hkv, m, D] keys and values."""
+    exact = torch.promote_types(q.dtype, torch.float32)
+    group = q.size(1) // k.size(0)
+    k, v = (x.to(exact).repeat_interleave(group, dim=0) for x in (k, v))
+    weights = (q.to(exact).transpose(0, 1) @ k.transpose(1, 2) * scale).softmax(-1)  # [Hq, n, m]
+    return (weights @ v).transpose(0, 1)
