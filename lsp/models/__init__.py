@@ -2,7 +2,8 @@
 
 from lsp.models.config import ModelConfig
 from lsp.models.head import Head
-from lsp.models.load import load, load_tokenizer, save_pretrained
+from lsp.models.load import load, load_tokenizer, register, save_pretrained
+from lsp.models.protocol import Model
 from lsp.models.transformer import Transformer
 
-__all__ = ["Head", "ModelConfig", "Transformer", "load", "load_tokenizer", "save_pretrained"]
+__all__ = ["Head", "Model", "ModelConfig", "Transformer", "load", "load_tokenizer", "register", "save_pretrained"]

@@ -125,6 +125,6 @@ def _open(file: Path) -> Any:
     except SafetensorError as error:
         size = file.stat().st_size
         raise ValueError(
-            f"Invalid file {file}: expected a whole safetensors file, got {size} bytes that are truncated or of another "
-            f"format ({error})"
+            f"Invalid file {file}: expected a whole safetensors file, got {size} bytes, truncated or in another format "
+            f"({error})"
         ) from None

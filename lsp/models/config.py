@@ -96,7 +96,7 @@ class ModelConfig:
                     raise ValueError(f"Invalid {name}: expected 0 to {self.vocab_size - 1}, got {i}")
 
     def rows(self, parameter: str) -> tuple[int, ...]:
-        """How the rows of a fused parameter are shared by the public tensors stacked in it; empty if it is not fused."""
+        """How the public tensors stacked in a fused parameter share its rows; empty if it is not fused."""
         if ".qkv." in parameter:
             return self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim, self.n_kv_heads * self.head_dim
         return (self.mlp_size, self.mlp_size) if ".gate_up." in parameter else ()

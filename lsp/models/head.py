@@ -64,8 +64,8 @@ class Head:
     ) -> Commit:
         """Commit lengths of the sequences whose first masked tokens these are.
 
-        `cu_rows` int32 [B + 1] are the borders of the sequences in `rows`, `n_active` int32 [B] how many masks each has:
-        of N it is enough to ask for the first ``rule.scored_rows(N)``. As in `commit_prefix`.
+        `cu_rows` int32 [B + 1] are the borders of the sequences in `rows`, `n_active` int32 [B] is how many masks each
+        has: of N it is enough to ask for the first ``rule.scored_rows(N)``. As in `commit_prefix`.
         """
         scored = self._scored(rows)
         return commit_prefix(scored, cu_rows, n_active, rule=rule, vocabulary=vocabulary, workspace=self.workspace)

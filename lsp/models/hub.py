@@ -45,10 +45,11 @@ def _download(
     weights: bool,
 ) -> Path:
     try:
-        from huggingface_hub import errors, snapshot_download
+        import huggingface_hub.errors as errors
+        from huggingface_hub import snapshot_download
     except ImportError:
         raise ImportError(
-            f"{name} is not a local folder, and to download it huggingface_hub is needed: pip install lsp-kernels[models]"
+            f"{name} is not a local folder, and a download needs huggingface_hub: pip install 'lsp-kernels[models]'"
         ) from None
     patterns = [*SMALL, "*.safetensors"] if weights else SMALL
     try:
@@ -56,7 +57,7 @@ def _download(
             snapshot_download(
                 name,
                 revision=revision,
-                cache_dir=cache_dir,
+                cache_dir=None if cache_dir is None else Path(cache_dir),
                 token=token,
                 local_files_only=local_files_only,
                 allow_patterns=patterns,
@@ -64,7 +65,7 @@ def _download(
         )
     except errors.HFValidationError:
         raise FileNotFoundError(
-            f"Invalid path_or_name: expected a folder or a name on the hub, got {name!r}: no such folder, and not a name"
+            f"Invalid path_or_name: expected a folder or a name on the hub, got {name!r}: neither"
         ) from None
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(

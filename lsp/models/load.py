@@ -6,10 +6,13 @@ is read. The weights are then copied from the mapped files to where they belong,
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (LLADA, DREAM)}
-SHARD_BYTES = 5 * 10**9
+SHARD_SIZE = "5GB"
 IGNORED = ".rotary_emb.inv_freq"  # a buffer that older checkpoints hold and that follows from the config
 
 
@@ -135,7 +138,9 @@ def check_tensors(folder: Path, model: Transformer, stored: Mapping[str, Stored]
             raise TypeError(f"Invalid dtype of {name} in {folder}: expected {list(DTYPES)}, got {stored[name].dtype}")
 
 
-def save_pretrained(model: Transformer, folder: str | os.PathLike[str], *, shard_bytes: int = SHARD_BYTES) -> None:
+def save_pretrained(
+    model: Transformer, folder: str | os.PathLike[str], *, max_shard_size: int | str = SHARD_SIZE
+) -> None:
     """Writes a model in the public format that it came in, under the public names.
 
     Parameters
@@ -144,8 +149,8 @@ def save_pretrained(model: Transformer, folder: str | os.PathLike[str], *, shard
     folder : str or path
         Gets a config.json, and one safetensors file or several with an index. The tokenizer has its own
         ``save_pretrained``.
-    shard_bytes : int
-        The largest size of a file.
+    max_shard_size : int or str
+        The largest size of a file, in bytes or as in "500MB".
 
     Examples
     --------
@@ -155,10 +160,10 @@ def save_pretrained(model: Transformer, folder: str | os.PathLike[str], *, shard
     ...     lsp.load(folder).config.n_layers
     6
     """
-    folder = Path(folder)
+    folder, largest = Path(folder), as_bytes(max_shard_size)
     parameters = dict(model.named_parameters())
     tensors: dict[str, Tensor] = {part.name: parameters[part.parameter][part.rows].cpu() for part in parts(model)}
-    checkpoint.write(folder, tensors, shard_bytes)
+    checkpoint.write(folder, tensors, largest)
     stale = ("auto_map", "dtype", "_name_or_path", "transformers_version")  # the code that wrote the original
     public = {key: value for key, value in model.config.public.items() if key not in stale}
     public["torch_dtype"] = str(model.dtype).removeprefix("torch.")
@@ -182,8 +187,7 @@ def load_tokenizer(source: Transformer | str | os.PathLike[str], **options: Any)
     >>> tokenizer.decode(tokenizer("Use 2, 9 and 14 to make 4.")["input_ids"])
     'Use 2, 9 and 14 to make 4.'
     """
-    from lsp.models import hf
-
+    hf = _transformers()
     if isinstance(source, Transformer):
         if source.source is None:
             raise ValueError("Invalid source: expected a model that was loaded from a folder, got one that was not")
@@ -193,6 +197,32 @@ def load_tokenizer(source: Transformer | str | os.PathLike[str], **options: Any)
     return hf.tokenizer(folder, **options)
 
 
+def register() -> None:
+    """Makes transformers' Auto classes load LLaDA and Dream by this package, without remote code.
+
+    The models are `transformers.PreTrainedModel` with padded batches in and logits out; `lsp.adapt` makes them decode.
+
+    Examples
+    --------
+    >>> import lsp
+    >>> from lsp.tiny import CHECKPOINT
+    >>> from transformers import AutoModel
+    >>> lsp.register()
+    >>> type(AutoModel.from_pretrained(CHECKPOINT)).__name__
+    'LladaModel'
+    """
+    _transformers().register()
+
+
+def _transformers() -> ModuleType:
+    """The part that needs transformers."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ImportError("Tokenizers and Auto classes need transformers: pip install 'lsp-kernels[models]'")
+    from lsp.models import hf
+
+    return hf
+
+
 def as_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
     """A dtype of weights by itself or by its name; None and "auto" leave the choice open."""
     if value is None or value == "auto":
@@ -200,7 +230,16 @@ def as_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
     found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
     if found not in DTYPES.values():
         raise ValueError(f"Invalid dtype: expected float32, bfloat16, float16 or float64, got {value!r}")
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def as_bytes(size: int | str) -> int:
+    """A number of bytes, also from a string such as "5GB"."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+    found = re.fullmatch(r"\s*(\d+)\s*([A-Z]*)\s*", str(size).upper())
+    if found is None or found[2] not in units:
+        raise ValueError(f"Invalid max_shard_size: expected a number of bytes or a string such as '5GB', got {size!r}")
+    return int(found[1]) * units[found[2]]
 
 
 def _widest(stored: Mapping[str, Stored]) -> torch.dtype:

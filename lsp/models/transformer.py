@@ -1,7 +1,7 @@
 """The one transformer of all models: packed, bidirectional, on the contiguous prefix cache. Inference only.
 
-RMSNorm, rotary embeddings (rotate-half, in float32), SwiGLU, grouped K/V heads. Sequences lie end to end, so there is no
-padding and no mask. Q, K and V are one product, and so are gate and up: their weights are stacked when they are loaded.
+RMSNorm, rotary embeddings (rotate-half, in float32), SwiGLU, grouped K/V heads. Sequences lie end to end, so there is
+no padding and no mask. Q, K and V are one product, and so are gate and up: loading stacks their weights.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from torch.nn import functional as F
 from lsp.models.config import ModelConfig
 from lsp.models.head import Head
 from lsp_kernels import PrefixCache, Workspace
-from lsp_kernels._checks import check_device, check_tensor, fail_dtype, fail_shape, values_are_free
+from lsp_kernels._checks import check_tensor, fail_dtype, fail_shape, values_are_free
 
 
 class RMSNorm(nn.Module):
@@ -70,7 +69,8 @@ class Block(nn.Module):
         q, k = rotate(qk, cos, sin).split([n_heads, n_kv_heads], dim=1)
         x = x + self.out(attend(q, k, v).flatten(1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate).mul_(up))
+        out: Tensor = x + self.down(F.silu(gate).mul_(up))
+        return out
 
 
 class Transformer(nn.Module):
@@ -133,7 +133,7 @@ class Transformer(nn.Module):
         Tensor [T, d_model]
             For `head`.
         """
-        check_pass(tokens, positions, cu_seqlens, self.embedding.weight)
+        check_pass(tokens, positions, cu_seqlens, self.config.vocab_size, self.device)
         batch = cu_seqlens.size(0) - 1
         cache = self.new_cache(batch, 0) if cache is None else cache
         cache.begin(cu_seqlens, [0] * batch if append is None else append)
@@ -165,10 +165,11 @@ class Transformer(nn.Module):
         return self.embedding.weight.device
 
 
-def check_pass(tokens: Tensor, positions: Tensor, cu_seqlens: Tensor, embedding: Tensor) -> None:
+def check_pass(tokens: Tensor, positions: Tensor, cu_seqlens: Tensor, vocab_size: int, device: torch.device) -> None:
     for name, tensor in (("tokens", tokens), ("positions", positions), ("cu_seqlens", cu_seqlens)):
         check_tensor(name, tensor)
-        check_device(name, tensor, embedding)
+        if tensor.device != device:
+            raise ValueError(f"Invalid device of {name}: expected {device} as the model, got {tensor.device}")
     if tokens.dim() != 1:
         fail_shape("tokens", "[T], the tokens of all sequences end to end", tokens)
     if positions.shape != tokens.shape:
@@ -180,8 +181,8 @@ def check_pass(tokens: Tensor, positions: Tensor, cu_seqlens: Tensor, embedding:
         fail_shape("cu_seqlens", "[B + 1]", cu_seqlens)
     if tokens.numel() and values_are_free(tokens):
         least, most = (int(x) for x in tokens.aminmax())
-        if least < 0 or most >= embedding.size(0):
+        if least < 0 or most >= vocab_size:
             wrong = least if least < 0 else most
-            raise ValueError(f"Invalid tokens: expected ids from 0 to {embedding.size(0) - 1}, got {wrong}")
+            raise ValueError(f"Invalid tokens: expected ids from 0 to {vocab_size - 1}, got {wrong}")
         if int(positions.min()) < 0:
             raise ValueError(f"Invalid positions: expected 0 or more, got {int(positions.min())}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def borders(*lengths: int) -> Tensor:
 
 def packed(*sequences: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, positions and borders of whole sequences."""
-    tokens = torch.tensor(sum(sequences, []))
+    tokens = torch.tensor(list(chain(*sequences)), dtype=torch.int64)
     positions = torch.cat([torch.arange(len(ids)) for ids in sequences])
     return tokens, positions, borders(*map(len, sequences))
 
@@ -134,7 +135,7 @@ def test_a_ragged_batch_equals_each_sequence_alone(case: Case, exact: Transforme
     assert cache.lengths.tolist() == frozen
     left = [ids[n:] for ids, n in zip(sequences, frozen, strict=True)]
     positions = torch.cat([torch.arange(n, n + len(ids)) for n, ids in zip(frozen, left, strict=True)])
-    again = exact(torch.tensor(sum(left, [])), positions, borders(*map(len, left)), cache)
+    again = exact(torch.tensor(list(chain(*left))), positions, borders(*map(len, left)), cache)
     expected = [rows[n:] for n, rows in zip(frozen, hidden.split([len(ids) for ids in sequences]), strict=True)]
     torch.testing.assert_close(again, torch.cat(expected), rtol=1e-9, atol=1e-9)
 
