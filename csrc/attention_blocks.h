@@ -43,10 +43,20 @@ inline void multiply(Vec (&sum)[M][N], const A* a, int64_t a_row, int64_t a_col,
   }
 }
 
+// Fetches `rows` rows of n values. A stream of rows, each a few lines long, is more than the processor foresees.
+template <class A>
+inline void prefetch_rows(const A* x, int64_t stride, int64_t rows, int64_t n) {
+#if defined(__GNUC__)
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < n; i += 64 / sizeof(A)) __builtin_prefetch(x + row * stride + i);
+#endif
+}
+
 // out[key][query] = keys . queries, for N vectors of queries
 template <int N, class A>
 inline void score(const A* keys, int64_t stride, int64_t count, const A* queries, int64_t depth, float* out) {
   for (int64_t key = 0; key < count; key += TILE) {
+    prefetch_rows(keys + (key + TILE) * stride, stride, TILE, depth);
     with_constant<TILE>(count - key, [&](auto m) {
       constexpr int M = decltype(m)::value;
       Vec sum[M][N];
