@@ -61,7 +61,7 @@ struct Sequence {
 // Some rows of one head of keys, and the keys [first, last) of the frozen prefix and the pass laid end to end.
 struct Task {
   int64_t sequence, head, row, rows, first, last;
-  int64_t partial;  // index among the parts that are merged, or -1 if the task sees all keys
+  int64_t part;  // where in the parts that are merged, or -1 if the task sees all keys
   bool appends;
 };
 
@@ -77,10 +77,11 @@ struct Call {
 
   int64_t row_count(const Sequence& s) const { return s.tokens * group; }
 
-  // The cut depends on the sequence alone: neither the threads nor the rest of the batch show in a result.
-  std::vector<Task> tasks(int64_t& partials) const {
+  // The cut depends on the sequence alone: neither the threads nor the rest of the batch show in a result. `floats` is the
+  // size of all parts.
+  std::vector<Task> tasks(int64_t& floats) const {
     std::vector<Task> out;
-    partials = 0;
+    floats = 0;
     for (int64_t b = 0; b < int64_t(sequences.size()); ++b) {
       const Sequence& s = sequences[b];
       const int64_t rows = row_count(s), keys = s.prefix + s.tokens;
@@ -90,9 +91,11 @@ struct Call {
       const int64_t length = ((keys + splits - 1) / splits + KEYS - 1) / KEYS * KEYS;
       for (int64_t head = 0; head < heads; ++head)
         for (int64_t row = 0; row < rows; row += QUERIES)
-          for (int64_t first = 0; first < keys; first += length)
-            out.push_back({b, head, row, std::min(QUERIES, rows - row), first, std::min(keys, first + length),
-                           length < keys ? partials++ : -1, row == 0 && first == 0});
+          for (int64_t first = 0; first < keys; first += length) {
+            const int64_t here = std::min(QUERIES, rows - row), last = std::min(keys, first + length);
+            out.push_back({b, head, row, here, first, last, length < keys ? floats : -1, row == 0 && first == 0});
+            if (length < keys) floats += here * (size + 2);
+          }
     }
     return out;
   }
@@ -125,11 +128,9 @@ struct Call {
 
   template <class Blocks>
   void run() const {
-    int64_t partials;
-    const std::vector<Task> all = tasks(partials);
-    const int64_t stride = QUERIES * (size + 2);
-    std::unique_ptr<float[]> parts(new float[partials * stride]);
-    int64_t work = 0;
+    int64_t floats, work = 0;
+    const std::vector<Task> all = tasks(floats);
+    std::unique_ptr<float[]> parts(new float[floats]);
     for (const Task& task : all) work += task.rows * (task.last - task.first) * size;
 
     parallel_tasks(all.size(), work / std::max<int64_t>(all.size(), 1) / WORK_PER_ELEMENT, [&](int64_t i) {
@@ -137,35 +138,36 @@ struct Call {
       const Task& task = all[i];
       if (task.appends) append(task);
       const Found found = Blocks::attend(block(task), *scratch);
-      if (task.partial < 0) {
+      if (task.part < 0) {
         for (int64_t row = 0; row < task.rows; ++row) write(task, row, found.values + row * size, 1 / found.total[row]);
       } else {
-        float* part = parts.get() + task.partial * stride;
+        float* part = parts.get() + task.part;
         std::copy_n(found.most, task.rows, part);
-        std::copy_n(found.total, task.rows, part + QUERIES);
-        std::copy_n(found.values, task.rows * size, part + 2 * QUERIES);
+        std::copy_n(found.total, task.rows, part + task.rows);
+        std::copy_n(found.values, task.rows * size, part + 2 * task.rows);
       }
     });
     for (size_t i = 0; i < all.size();) {
       size_t end = i + 1;
       while (end < all.size() && all[end].first > 0) ++end;
-      if (end > i + 1) merge(all, i, end, parts.get(), stride);
+      if (end > i + 1) merge(all, i, end, parts.get());
       i = end;
     }
   }
 
   // The tasks [i, end) saw the same rows and consecutive keys.
-  void merge(const std::vector<Task>& all, size_t i, size_t end, const float* parts, int64_t stride) const {
+  void merge(const std::vector<Task>& all, size_t i, size_t end, const float* parts) const {
     std::vector<float> sum(size);
-    for (int64_t row = 0; row < all[i].rows; ++row) {
+    const int64_t rows = all[i].rows;
+    for (int64_t row = 0; row < rows; ++row) {
       float most = -INFINITY, total = 0;
-      for (size_t p = i; p < end; ++p) most = std::max(most, parts[all[p].partial * stride + row]);
+      for (size_t p = i; p < end; ++p) most = std::max(most, parts[all[p].part + row]);
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (size_t p = i; p < end; ++p) {
-        const float* part = parts + all[p].partial * stride;
+        const float* part = parts + all[p].part;
         const float weight = std::exp2((part[row] - most) * scale);
-        total += weight * part[QUERIES + row];
-        for (int64_t d = 0; d < size; ++d) sum[d] += weight * part[2 * QUERIES + row * size + d];
+        total += weight * part[rows + row];
+        for (int64_t d = 0; d < size; ++d) sum[d] += weight * part[2 * rows + row * size + d];
       }
       write(all[i], row, sum.data(), 1 / total);
     }
