@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lsp.models.head import Head
+from lsp.models.protocol import Model
 from lsp.models.transformer import Transformer, check_pass
 from lsp_kernels import PrefixCache, Workspace
 from lsp_kernels._checks import check_attention_values, check_index
@@ -116,7 +117,7 @@ def adapt(
     max_length: int | None = None,
     shifted: bool = False,
     device: torch.device | str | None = None,
-) -> Adapted | Transformer:
+) -> Model:
     """Makes any ``forward(input_ids) -> logits`` model decode.
 
     Parameters

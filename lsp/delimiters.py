@@ -91,7 +91,7 @@ def vocabulary(
     >>> import lsp
     >>> model, tokenizer = lsp.load("tiny"), lsp.load_tokenizer("tiny")
     >>> lsp.vocabulary(tokenizer, model.config)
-    Vocabulary(size=195, delimiters=11, stops=1, suppressed=1, device='cpu')
+    Vocabulary(size=195, delimiters=9, stops=1, suppressed=1, device='cpu')
     """
     known = max(tokenizer.get_vocab().values()) + 1
     size = size if size is not None else _value(config, "vocab_size") or known
@@ -99,7 +99,7 @@ def vocabulary(
     return Vocabulary(
         size,
         delimiters=[i for i in delimiter_ids(tokenizer, delimiters) if i < size],
-        stops=stop_ids(tokenizer, config) if stops is None else stops,
+        stops=[i for i in stop_ids(tokenizer, config) if i < size] if stops is None else stops,
         suppress=[*suppress, *(() if mask is None else (mask,))],
         device=device,
     )
@@ -122,7 +122,7 @@ def delimiter_ids(tokenizer: Any, delimiters: Delimiters = "text") -> list[int]:
     >>> import lsp
     >>> tokenizer = lsp.load_tokenizer("tiny")
     >>> tokenizer.convert_ids_to_tokens(lsp.delimiter_ids(tokenizer, ("sentence", "return")))
-    ['\\n    return', '.', '?'...
+    ['.', '?', 'return']
     """
     ends = delimiters if callable(delimiters) else _matcher(delimiters)
     return sorted(i for i, text in token_texts(tokenizer).items() if ends(text))

@@ -26,10 +26,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "n_routed_experts": (0, None),
     "num_experts_per_tok": (0, None),
     "moe_intermediate_size": (0, None),
-    "rope_scaling": (None, {}),
     "partial_rotary_factor": (1, None),
-    "attention_bias": (False, None),
-    "mlp_bias": (False, None),
     "logit_scale": (1, None),
     "final_logit_softcapping": (None,),
     "attn_logit_softcapping": (None,),
@@ -136,6 +133,10 @@ class Keys:
         self.public = public
         for key, harmless in UNSUPPORTED.items():
             self.only(key, *harmless, absent=harmless[0])
+        if public.get("sliding_window") is not None and public.get("use_sliding_window") is None:
+            self.fail("sliding_window", "None", kind="Unsupported")
+        if set(public.get("layer_types") or ()) - {"full_attention"}:
+            self.fail("layer_types", "'full_attention' in every layer", kind="Unsupported")
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.public.get(key)
@@ -177,11 +178,14 @@ class Keys:
             self.fail(key, " or ".join(map(repr, supported)), kind="Unsupported")
 
     def rope_theta(self, default: float) -> float:
-        """Transformers 5 writes ``rope_parameters`` where others write ``rope_theta``."""
-        given = self.public.get("rope_parameters") or {}
-        if given.get("rope_type", "default") != "default":
-            self.fail("rope_parameters", "rope_type 'default'", kind="Unsupported")
-        return float(given["rope_theta"]) if "rope_theta" in given else self.number("rope_theta", default)
+        """Transformers 5 writes ``rope_parameters`` where others write ``rope_theta`` and ``rope_scaling``."""
+        theta = None
+        for key in ("rope_scaling", "rope_parameters"):
+            given = self.public.get(key) or {}
+            if given.get("rope_type", given.get("type", "default")) != "default":
+                self.fail(key, "None or the rope_type 'default'", kind="Unsupported")
+            theta = given.get("rope_theta", theta)
+        return self.number("rope_theta", default) if theta is None else float(theta)
 
     def fail(self, key: str, expected: str, kind: str = "Invalid") -> NoReturn:
         got = repr(self.public[key]) if key in self.public else "none"

@@ -50,7 +50,7 @@ def load(
     ----------
     path_or_name : str or path
         A folder with ``config.json`` and safetensors files, the name of a repository on the hub, or ``"tiny"``, the
-        embedded model.
+        embedded model (a folder of that name is ``"./tiny"``).
     dtype : torch.dtype or str, optional
         By default that of the checkpoint (float32 for ``"tiny"``). Weights are converted as they are read.
     device : torch.device or str
@@ -85,7 +85,7 @@ def load_folder(
         model = Transformer(config)
     stored = checkpoint.stored_tensors(folder)
     check_tensors(folder, model, stored)
-    kind = as_dtype(dtype) or as_dtype(public.get("dtype", public.get("torch_dtype"))) or _widest(stored)
+    kind = as_dtype(dtype) or as_dtype(public.get("dtype") or public.get("torch_dtype")) or _widest(stored)
     model = model.to(kind).to_empty(device=device).requires_grad_(False).eval()
     model.tie()
     model.source = folder

@@ -30,18 +30,18 @@ class RMSNorm(nn.Module):
 
 
 def rotation(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, 1, D / 2] of every token's angles, computed in float32 as the models were trained with."""
+    """Cosines [T, 1, D] and sines [T, 1, D / 2] of every token's angles, in float32 as the models were trained with."""
     steps = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
     angles = positions.float()[:, None, None] * (1.0 / theta ** (steps / head_dim))
     exact = torch.promote_types(dtype, torch.float32)
-    return angles.cos().to(exact), angles.sin().to(exact)
+    return angles.cos().to(exact).repeat(1, 1, 2), angles.sin().to(exact)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turns the pairs (j, j + D / 2) of [T, H, D] by the angles of each token."""
     exact = x.to(cos.dtype)
     a, b = exact.chunk(2, dim=-1)
-    out = exact * cos.repeat(1, 1, 2)
+    out = exact * cos
     left, right = out.chunk(2, dim=-1)
     left.addcmul_(b, sin, value=-1)
     right.addcmul_(a, sin)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import lsp
 from lsp.models import Transformer, checkpoint
+from lsp.models.load import parts, read_config
 from tests.lsp.checkpoints import Case, dream, llada
 
 LAYER = "model.transformer.blocks.1."
@@ -39,6 +40,20 @@ def test_weights_arrive_in_the_dtype_asked_for(case: Case, tmp_path: Path, store
     assert torch.equal(model.embedding.weight, expected)
     k = case.tensors[LAYER + "k_proj.weight"].to(model.dtype)
     assert torch.equal(model.blocks[1].qkv.weight[64:128], k)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+        {"rope_scaling": {"rope_type": "default"}},
+        {"sliding_window": 131072},
+        {"layer_types": ["full_attention"] * 2},
+        {"num_experts": None, "alibi": False, "some_new_key": 3},
+    ],
+)
+def test_keys_that_change_nothing_are_accepted(change: dict, tmp_path: Path) -> None:
+    assert lsp.load(dream(**change).save(tmp_path)).config.rope_theta == 1e6
 
 
 def test_a_dtype_in_the_config_is_the_default(tmp_path: Path) -> None:
@@ -112,6 +127,8 @@ BEFORE = {
     "qk-norm": (set_key("attention_layer_norm", True), "Unsupported config key attention_layer_norm.*got True"),
     "experts": (set_key("num_experts", 8), "Unsupported config key num_experts.*got 8"),
     "sliding window": (set_key("use_sliding_window", True), "Unsupported config key use_sliding_window"),
+    "window": (set_key("sliding_window", 512), "Unsupported config key sliding_window: expected None, got 512"),
+    "layers": (set_key("layer_types", ["full_attention", "sliding_attention"]), "Unsupported config key layer_types"),
     "alibi": (set_key("alibi", True), "Unsupported config key alibi: expected False or None, got True"),
     "rope scaling": (set_key("rope_scaling", {"type": "yarn"}), "Unsupported config key rope_scaling.*yarn"),
     "rope type": (set_key("rope_parameters", {"rope_type": "yarn"}), "Unsupported config key rope_parameters"),
@@ -268,6 +285,40 @@ else:
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc")
+def test_the_weights_are_in_memory_once(tmp_path: Path) -> None:
+    """Of 200 MB in two tensors, the peak is not much more: files are mapped in slices."""
+    llada(d_model=512, n_heads=4, n_kv_heads=4, n_layers=1, embedding_size=50_000, vocab_size=50_000).save(tmp_path)
+    script = """
+import sys, lsp
+def status(key):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
+lsp.load("tiny")
+before = status("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")
+size = sum(p.nbytes for p in lsp.load(sys.argv[1]).parameters())
+assert size > 2e8
+assert status("VmHWM") - before < 1.25 * size, (status("VmHWM") - before) / size
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
 def test_a_model_that_was_not_loaded_has_no_tokenizer() -> None:
     with pytest.raises(ValueError, match="Invalid source"):
         lsp.load_tokenizer(Transformer(lsp.load("tiny").config))
+
+
+def test_the_public_models_have_the_public_sizes() -> None:
+    """By their configs alone: bytes in bfloat16, and the number of tensors that a checkpoint must hold."""
+    small, big = llada().config, {"d_model": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 32}
+    big |= {"mlp_hidden_size": 12288, "embedding_size": 126464, "vocab_size": 126464, "mask_token_id": 126336}
+    with torch.device("meta"):
+        model = Transformer(read_config(small | big))
+    assert sum(p.numel() for p in model.parameters()) * 2 == 16_031_162_368
+    assert len(list(parts(model))) == 291
+    small, big = dream().config, {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28}
+    big |= {"num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "mask_token_id": 151666}
+    with torch.device("meta"):
+        model = Transformer(read_config(small | big))
+    assert sum(p.numel() for p in model.parameters()) == 7_615_616_512
+    assert len(list(parts(model))) == 339
