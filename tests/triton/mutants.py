@@ -15,7 +15,7 @@ from types import ModuleType
 import lsp_kernels.triton
 
 PACKAGE = Path(lsp_kernels.triton.__file__).parent
-FILES = ("top2", "rule", "commit")
+FILES = ("ticket", "top2", "rule", "commit")
 _serial = itertools.count()
 
 
