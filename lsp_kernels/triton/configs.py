@@ -113,3 +113,140 @@ def splits_of(rows: int, vocabulary: int, processors: int) -> int:
     """Into how many programs a row is cut: a power of two, enough to fill the device."""
     wanted = min(processors * PROGRAMS_PER_PROCESSOR // max(rows, 1), -(-vocabulary // LEAST_SPLIT), MOST_SPLITS)
     return 1 << (max(wanted, 1).bit_length() - 1)
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """How the attention kernel is compiled for one architecture, dtype, head dimension and size of tile.
+
+    Attributes
+    ----------
+    rows, keys : int
+        Rows (query heads of tokens) of a program's tile, and keys that it looks at in one go.
+    warps, stages : int
+    maxnreg : int, optional
+        A bound on registers, where the assembler would spill for the sake of occupancy.
+    wait : bool
+        As in `CommitConfig`.
+    """
+
+    rows: int
+    keys: int
+    warps: int = 4
+    stages: int = 1
+    maxnreg: int | None = None
+    wait: bool = False
+
+    @property
+    def options(self) -> dict[str, int]:
+        options = {"num_warps": self.warps, "num_stages": self.stages}
+        return options if self.maxnreg is None else options | {"maxnreg": self.maxnreg}
+
+
+MOST_ROWS = 128
+MOST_MERGED = 512  # rows of all splits of a tile
+LEAST_KEYS = 256  # of a split; under this a program costs more than it saves
+BORDERS = 128  # borders of sequences that a program looks at in one go
+
+# By head dimension (padded to a power of two): small, middle and large tiles as (rows, keys, warps, stages).
+Tiles = dict[int, list[tuple[int, ...]]]
+_AMPERE: Tiles = {
+    32: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
+    64: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
+    128: [(16, 64, 4, 2), (64, 32, 4, 3), (128, 32, 8, 3)],
+    256: [(16, 32, 4, 2)],
+}
+_HOPPER: Tiles = {
+    32: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
+    64: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
+    128: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
+    256: [(16, 32, 4, 2)],
+}
+_GFX9: Tiles = {
+    32: [(16, 64, 4, 2), (64, 32, 4, 2), (128, 32, 8, 2)],
+    64: [(16, 64, 4, 2), (64, 32, 4, 2), (128, 32, 8, 2)],
+    128: [(16, 64, 4, 2), (64, 32, 4, 2), (128, 32, 8, 2)],
+    256: [(16, 32, 4, 2)],
+}
+_GFX11: Tiles = {
+    32: [(16, 32, 4, 1), (64, 32, 8, 1)],
+    64: [(16, 32, 4, 1), (64, 32, 8, 1)],
+    128: [(16, 16, 4, 1), (64, 16, 8, 1)],
+    256: [(32, 16, 16, 1)],
+}
+_GFX12: Tiles = {
+    32: [(16, 32, 4, 1), (64, 32, 8, 1)],
+    64: [(16, 32, 4, 1), (64, 32, 8, 1)],
+    128: [(16, 32, 4, 1), (64, 16, 8, 1)],
+    256: [(32, 16, 16, 1)],
+}
+_FLOAT32: Tiles = {size: [(16, 16, 4, 1)] for size in (32, 64, 128, 256)}
+_TILES = {
+    "sm_80": _AMPERE, "sm_86": _AMPERE, "sm_89": _AMPERE, "sm_90": _HOPPER, "sm_100": _HOPPER, "sm_120": _AMPERE,
+    "gfx942": _GFX9, "gfx950": _GFX9, "gfx1100": _GFX11, "gfx1201": _GFX12,
+}  # fmt: skip
+
+
+def _attention(architecture: str, dtype: torch.dtype) -> dict[int, list[AttentionConfig]]:
+    tiles = _FLOAT32 if dtype == torch.float32 else _TILES[architecture]
+    wait = architecture.startswith("gfx9")
+    return {size: [AttentionConfig(*tile, wait=wait) for tile in by_size] for size, by_size in tiles.items()}
+
+
+ATTENTION = {name: {dtype: _attention(name, dtype) for dtype in ALL_DTYPES} for name in _TILES}
+
+
+@dataclass(frozen=True)
+class AttentionLaunch:
+    """How one call is cut into programs: tiles of rows, times splits, times heads of K/V."""
+
+    config: AttentionConfig
+    group: int  # query heads per head of K/V
+    padded: int  # head dimension
+    heads: int  # of K/V
+    tiles: int
+    splits: int
+
+    @property
+    def least(self) -> int:
+        """Chunks of keys that a split has at least, so that short prefixes are not cut."""
+        return -(-LEAST_KEYS // self.config.keys)
+
+    @property
+    def partials(self) -> int:
+        """Values, maximum and sum of every row of every split; none where a tile has one split."""
+        slots = self.tiles * self.splits * self.heads if self.splits > 1 else 0
+        return slots * self.config.rows * (self.padded + 2)
+
+    @property
+    def tickets(self) -> int:
+        return self.tiles * self.heads if self.splits > 1 else 0
+
+
+def attention_launch(q: torch.Tensor, k_cache: torch.Tensor, splits: int | None = None) -> AttentionLaunch:
+    """From shapes alone: the smallest tile that holds a sequence's rows on average, and splits that fill the device."""
+    device = device_of(q.device)
+    batch, heads, capacity, size = k_cache.shape
+    group, padded = q.size(-2) // heads, 1 << (size - 1).bit_length()
+    tokens = math.prod(q.shape[:-2])
+    average = -(-tokens // batch)
+    by_size = ATTENTION[device.architecture][q.dtype][padded]
+    config = next((c for c in by_size if c.rows >= average * group), by_size[-1])
+    tiles = tokens * group // config.rows + batch if q.dim() == 3 else batch * -(-average * group // config.rows)
+    if splits is None:
+        splits = attention_splits(config, tiles * heads, capacity + average, device.processors)
+    return AttentionLaunch(config, group, padded, heads, tiles, splits)
+
+
+def attention_splits(config: AttentionConfig, programs: int, keys: int, processors: int) -> int:
+    """Into how many programs the keys of a tile are cut: as many as fill the device and have enough to do."""
+    room = processors * max(8 // config.warps, 1) // programs
+    return max(min(room, keys // LEAST_KEYS, MOST_MERGED // config.rows), 1)
+
+
+def attention_workspace_of(q: torch.Tensor, k_cache: torch.Tensor) -> tuple[int, int]:
+    """Partials and tickets that a launch needs, at least."""
+    if q.numel() == 0 or k_cache.size(0) == 0:
+        return 0, 0
+    launch = attention_launch(q, k_cache)
+    return launch.partials, launch.tickets
