@@ -1,0 +1,177 @@
+"""Cases of suffix attention, and what every backend must do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from lsp_kernels import reference
+
+Call = Callable[..., Tensor]
+
+
+@dataclass
+class AttentionCase:
+    """Arguments of one call. Slots of the cache past the prefix hold NaN."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    cu_seqlens: Tensor | None
+    prefix_lens: Tensor
+    append_lens: Tensor | None
+    scale: float | None = None
+
+    def with_fresh_cache(self) -> AttentionCase:
+        return replace(self, k_cache=self.k_cache.clone(), v_cache=self.v_cache.clone())
+
+    def double(self) -> AttentionCase:
+        wide = (x.double() for x in (self.q, self.k, self.v, self.k_cache, self.v_cache))
+        return AttentionCase(*wide, self.cu_seqlens, self.prefix_lens, self.append_lens, self.scale)
+
+    def run(self, call: Call, **options: object) -> Tensor:
+        """Calls with these tensors; the caches are written."""
+        tensors = (self.q, self.k, self.v, self.k_cache, self.v_cache)
+        return call(*tensors, self.cu_seqlens, self.prefix_lens, self.append_lens, scale=self.scale, **options)
+
+    def sequences(self) -> list[tuple[int, slice | int]]:
+        """Each sequence's index, and where its tokens are."""
+        if self.cu_seqlens is None:
+            return [(b, b) for b in range(self.q.size(0))]
+        return [(b, slice(*borders)) for b, borders in enumerate(pairwise(self.cu_seqlens.tolist()))]
+
+
+def make_case(
+    suffixes: list[int],
+    prefixes: list[int],
+    appends: list[int] | None,
+    *,
+    heads: tuple[int, int] = (2, 2),
+    size: int = 32,
+    dtype: torch.dtype = torch.float32,
+    slack: int = 3,
+    batched: bool = False,
+    fused: bool = False,
+    scale: float | None = None,
+    spread: float = 1.0,
+    seed: int = 0,
+) -> AttentionCase:
+    """A case with `heads` (queries, keys) of `size`; `fused` makes q, k and v views of one projection."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return (spread * torch.randn(*shape, generator=generator)).to(dtype)
+
+    batch, (hq, hkv) = len(suffixes), heads
+    tokens = (batch, suffixes[0]) if batched else (sum(suffixes),)
+    if fused:
+        q, k, v = normal(*tokens, hq + 2 * hkv, size).split([hq, hkv, hkv], dim=-2)
+    else:
+        q, k, v = normal(*tokens, hq, size), normal(*tokens, hkv, size), normal(*tokens, hkv, size)
+    longest = max((p + a for p, a in zip(prefixes, appends or [0] * batch, strict=True)), default=0)
+    k_cache, v_cache = normal(2, batch, hkv, longest + slack, size)
+    for b, prefix in enumerate(prefixes):
+        k_cache[b, :, prefix:] = v_cache[b, :, prefix:] = float("nan")
+
+    def index(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32)
+
+    borders = index([0, *torch.tensor(suffixes, dtype=torch.int64).cumsum(0).tolist()])
+    return AttentionCase(
+        q, k, v, k_cache, v_cache, None if batched else borders, index(prefixes),
+        None if appends is None else index(appends), scale,
+    )  # fmt: skip
+
+
+@st.composite
+def attention_cases(
+    draw: st.DrawFn,
+    *,
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16),
+    sizes: tuple[int, ...] = (32, 48, 64, 96, 128, 256),
+    longest_prefix: int = 300,
+    longest_suffix: int = 70,
+) -> AttentionCase:
+    """Ragged and equal batches, also of empty sequences, any group, prefix 0, nothing or everything appended."""
+    batched = draw(st.booleans())
+    batch = draw(st.integers(1, 4))
+    edges = st.sampled_from([0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129])
+    suffix = st.one_of(edges, st.integers(0, longest_suffix)).filter(lambda n: n <= longest_suffix)
+    prefix = st.one_of(edges, st.integers(0, longest_prefix)).filter(lambda n: n <= longest_prefix)
+    suffixes = draw(suffix.map(lambda n: [n] * batch) if batched else st.lists(suffix, min_size=batch, max_size=batch))
+    appends = draw(st.one_of(st.none(), st.just(suffixes), st.tuples(*(st.integers(0, n) for n in suffixes)).map(list)))
+    hkv, group = draw(st.sampled_from([(1, 1), (1, 7), (2, 1), (2, 2), (3, 1), (2, 3), (1, 16)]))
+    return make_case(
+        suffixes,
+        draw(st.lists(prefix, min_size=batch, max_size=batch)),
+        appends,
+        heads=(hkv * group, hkv),
+        size=draw(st.sampled_from(sizes)),
+        dtype=draw(st.sampled_from(dtypes)),
+        slack=draw(st.integers(0, 5)),
+        batched=batched,
+        fused=draw(st.booleans()),
+        scale=draw(st.sampled_from([None, None, 0.05, 1.0, 0.0, -0.3])),
+        spread=draw(st.sampled_from([1.0, 1.0, 4.0, 0.1])),
+        seed=draw(st.integers(0, 2**32)),
+    )
+
+
+def check_attention(call: Call, case: AttentionCase, factor: float = 1.0, **options: object) -> Tensor:
+    """The output is at most `factor` times as wrong as torch's own, and the cache is right to the bit."""
+    ours = case.with_fresh_cache()
+    out = ours.run(call, **options)
+    assert out.shape == case.q.shape
+    assert out.dtype == case.q.dtype
+    assert out.is_contiguous()
+    assert not out.requires_grad
+    for new, old, tokens in ((ours.k_cache, case.k_cache, case.k), (ours.v_cache, case.v_cache, case.v)):
+        assert_same_bits(new, appended(case, old, tokens))
+    truth = case.double().with_fresh_cache().run(reference.suffix_attention)
+    allowed = factor * largest(sdpa(case).double() - truth) + 1e-5
+    assert largest(out.double() - truth) <= allowed
+    return out
+
+
+def appended(case: AttentionCase, cache: Tensor, tokens: Tensor) -> Tensor:
+    """What the cache must hold after the call."""
+    out = cache.clone()
+    for b, where in case.sequences():
+        prefix, append = int(case.prefix_lens[b]), 0 if case.append_lens is None else int(case.append_lens[b])
+        out[b, :, prefix : prefix + append] = tokens[where][:append].transpose(0, 1)
+    return out
+
+
+def sdpa(case: AttentionCase) -> Tensor:
+    """The same by concatenation and torch's attention in the case's dtype, one sequence after the other."""
+    out = torch.empty_like(case.q)
+    group = case.q.size(-2) // case.k.size(-2)
+    for b, where in case.sequences():
+        prefix = int(case.prefix_lens[b])
+        k, v = (
+            torch.cat([cache[b, :, :prefix], new[where].transpose(0, 1)], dim=1).repeat_interleave(group, 0)
+            for cache, new in ((case.k_cache, case.k), (case.v_cache, case.v))
+        )
+        attended = F.scaled_dot_product_attention(
+            case.q[where].transpose(0, 1)[None], k[None], v[None], scale=case.scale
+        )
+        out[where] = attended[0].transpose(0, 1)
+    return out
+
+
+def largest(x: Tensor) -> float:
+    assert not x.isnan().any()
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+def assert_same_bits(a: Tensor, b: Tensor) -> None:
+    integer = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    assert torch.equal(a.contiguous().view(integer), b.contiguous().view(integer))
