@@ -81,7 +81,6 @@ def attend(
 
     Returns the weighted sum of the values, the largest score (in powers of two) and the sum of the weights.
     """
-    PRECISION: tl.constexpr = "ieee" if b_q.dtype == tl.float32 else "tf32"  # 16-bit products are exact either way
     o_d = tl.arange(0, DP)
     o_n = tl.arange(0, BN)
     if WIDE:
@@ -106,13 +105,13 @@ def attend(
             m_v = m_v & (o_d < D)[None, :]
         b_k = tl.load(p_key + o_n[None, :] * s_key + o_d[:, None], mask=m_k, other=0.0)  # [DP, BN]
         b_v = tl.load(p_value + o_n[:, None] * s_value + o_d[None, :], mask=m_v, other=0.0)  # [BN, DP]
-        b_s = tl.dot(b_q, b_k, input_precision=PRECISION) * scale
+        b_s = tl.dot(b_q, b_k, input_precision="ieee") * scale
         b_s = tl.where(m_n[None, :], b_s, float("-inf"))
         b_new = tl.maximum(b_max, tl.max(b_s, 1))
         b_p = tl.exp2(b_s - b_new[:, None])
         rescale = tl.exp2(b_max - b_new)
         b_sum = b_sum * rescale + tl.sum(b_p, 1)
-        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * rescale[:, None], input_precision=PRECISION)
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * rescale[:, None], input_precision="ieee")
         b_max = b_new
     return b_o, b_max, b_sum
 
