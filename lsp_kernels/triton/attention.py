@@ -2,8 +2,8 @@
 
 A row is one query head of one token; the heads that share a K/V head are packed, so a tile of rows reads each key once.
 A program has one tile of rows, one K/V head and one split of the keys. Where several splits have keys, each publishes
-what it has and takes a ticket of its tile; whoever takes the last one merges. Nobody waits for anybody. The grid depends
-on shapes alone; lengths are found on the device and clamped, so that wrong ones never lead out of bounds.
+what it has and takes a ticket of its tile; whoever takes the last one merges. Nobody waits for anybody. The grid
+depends on shapes alone; lengths are found on the device and clamped, so that wrong ones never lead out of bounds.
 """
 
 from __future__ import annotations
