@@ -156,14 +156,22 @@ def build_attention(
     return Build("attention", kernel, name, architecture, signature, constants, options, divisible, near_pointers)
 
 
+FAMILIES = ("commit", "attention")
+
+
 def representative(architecture: str) -> Iterator[Build]:
     """One build of each kernel, the kind that decoding uses most."""
     for kernel in (commit.commit_kernel, commit.stats_kernel, commit.select_kernel):
         yield build(kernel, architecture, torch.bfloat16)
+    yield build_attention(architecture)
 
 
-def shipped(architecture: str) -> Iterator[Build]:
-    """Every dtype, alignment and variant that changes the code in a way worth looking at."""
+def shipped(architecture: str, family: str) -> Iterator[Build]:
+    """Every dtype, tile, alignment and variant that changes the code in a way worth looking at."""
+    return {"commit": _shipped_commit, "attention": _shipped_attention}[family](architecture)
+
+
+def _shipped_commit(architecture: str) -> Iterator[Build]:
     flags = (True, False)
     for dtype, aligned, hidden in itertools.product(configs.ALL_DTYPES, flags, flags):
         options: dict[str, Any] = {"aligned": aligned, "hidden": hidden, "splits": configs.MOST_SPLITS if hidden else 1}
@@ -177,3 +185,18 @@ def shipped(architecture: str) -> Iterator[Build]:
     for kernel in (commit.commit_kernel, commit.stats_kernel):
         yield build(kernel, architecture, torch.bfloat16, wide=True)
         yield build(kernel, architecture, torch.bfloat16, flags=False, snap=False)
+
+
+def _shipped_attention(architecture: str) -> Iterator[Build]:
+    for dtype, head_dim in itertools.product(configs.ALL_DTYPES, HEAD_DIMS):
+        for config in configs.ATTENTION[architecture][dtype][1 << (head_dim - 1).bit_length()]:
+            yield build_attention(architecture, dtype, head_dim, config)
+            if dtype == torch.bfloat16:
+                yield build_attention(architecture, dtype, head_dim, config, split=False)
+    variants: list[dict[str, Any]] = [
+        {"packed": False}, {"append": False}, {"group": 1}, {"head_dim": 80}, {"aligned": False}, {"wide": True},
+    ]  # fmt: skip
+    if TARGETS[architecture].backend == "hip":
+        variants.append({"near": False})
+    for options in variants:
+        yield build_attention(architecture, **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -148,49 +148,51 @@ MOST_MERGED = 512  # rows of all splits of a tile
 LEAST_KEYS = 256  # of a split; under this a program costs more than it saves
 BORDERS = 128  # borders of sequences that a program looks at in one go
 
-# By head dimension (padded to a power of two): small, middle and large tiles as (rows, keys, warps, stages).
-Tiles = dict[int, list[tuple[int, ...]]]
+# By head dimension, padded to a power of two: tiles by size.
+Tile = AttentionConfig
+Tiles = dict[int, list[Tile]]
 _AMPERE: Tiles = {
-    32: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 2)],
-    64: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
-    128: [(16, 64, 4, 2), (64, 32, 4, 3), (128, 32, 8, 3)],
-    256: [(16, 32, 4, 2), (64, 32, 8, 2)],
+    32: [Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 2)],
+    64: [Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
+    128: [Tile(16, 64, 4, 2), Tile(64, 32, 4, 3), Tile(128, 32, 8, 3)],
+    256: [Tile(16, 32, 4, 2), Tile(64, 32, 8, 2)],
 }
 _HOPPER: Tiles = {
-    32: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
-    64: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
-    128: [(16, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3)],
-    256: [(16, 32, 4, 2), (64, 64, 8, 2)],
+    32: [Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
+    64: [Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
+    128: [Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
+    256: [Tile(16, 32, 4, 2), Tile(64, 64, 8, 2)],
 }
 _GFX9: Tiles = {
-    32: [(16, 64, 4, 2), (64, 32, 4, 2), (128, 32, 8, 2)],
-    64: [(16, 64, 4, 2), (64, 32, 4, 2), (128, 32, 8, 2)],
-    128: [(16, 64, 4, 2), (64, 32, 4, 2), (128, 32, 8, 2)],
-    256: [(16, 32, 4, 2), (64, 32, 8, 1)],
+    32: [Tile(16, 64, 4, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)],
+    64: [Tile(16, 64, 4, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)],
+    128: [Tile(16, 64, 4, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)],
+    256: [Tile(16, 32, 4, 2), Tile(64, 32, 8, 1)],
 }
 _GFX11: Tiles = {
-    32: [(16, 32, 4, 1), (64, 32, 8, 1)],
-    64: [(16, 32, 4, 1), (64, 32, 8, 1)],
-    128: [(16, 16, 4, 1), (64, 16, 8, 1)],
-    256: [(32, 16, 16, 1)],
+    32: [Tile(16, 32), Tile(64, 32, 8), Tile(128, 32, 8)],
+    64: [Tile(16, 32), Tile(64, 64, 8), Tile(128, 32, 8)],
+    128: [Tile(16, 16), Tile(64, 32, 8)],
+    256: [Tile(32, 16, 16)],
 }
-_GFX12: Tiles = {
-    32: [(16, 32, 4, 1), (64, 32, 8, 1)],
-    64: [(16, 32, 4, 1), (64, 32, 8, 1)],
-    128: [(16, 32, 4, 1), (64, 16, 8, 1)],
-    256: [(32, 16, 16, 1)],
+_GFX12: Tiles = _GFX11 | {128: [Tile(16, 32), Tile(64, 32, 8)]}
+# float32 is exact (IEEE), so without tensor cores but on gfx9.
+_NVIDIA_FLOAT32: Tiles = {32: [Tile(32, 32)], 64: [Tile(32, 32)], 128: [Tile(16, 16)], 256: [Tile(16, 16)]}
+_CDNA_FLOAT32: Tiles = {32: [Tile(32, 32)], 64: [Tile(32, 32)], 128: [Tile(32, 32)], 256: [Tile(16, 32)]}
+_RDNA_FLOAT32: Tiles = {32: [Tile(16, 16)], 64: [Tile(16, 16)], 128: [Tile(16, 16, 8)], 256: [Tile(16, 16, 16)]}
+_TILES: dict[str, tuple[Tiles, Tiles]] = {
+    **{f"sm_{n}": (_AMPERE, _NVIDIA_FLOAT32) for n in (80, 86, 89, 120)},
+    **{f"sm_{n}": (_HOPPER, _NVIDIA_FLOAT32) for n in (90, 100)},
+    **{name: (_GFX9, _CDNA_FLOAT32) for name in ("gfx942", "gfx950")},
+    "gfx1100": (_GFX11, _RDNA_FLOAT32),
+    "gfx1201": (_GFX12, _RDNA_FLOAT32),
 }
-_FLOAT32: Tiles = {size: [(16, 16, 4, 1)] for size in (32, 64, 128, 256)}
-_TILES = {
-    "sm_80": _AMPERE, "sm_86": _AMPERE, "sm_89": _AMPERE, "sm_90": _HOPPER, "sm_100": _HOPPER, "sm_120": _AMPERE,
-    "gfx942": _GFX9, "gfx950": _GFX9, "gfx1100": _GFX11, "gfx1201": _GFX12,
-}  # fmt: skip
 
 
 def _attention(architecture: str, dtype: torch.dtype) -> dict[int, list[AttentionConfig]]:
-    tiles = _FLOAT32 if dtype == torch.float32 else _TILES[architecture]
+    tiles = _TILES[architecture][dtype == torch.float32]
     wait = architecture.startswith("gfx9")
-    return {size: [AttentionConfig(*tile, wait=wait) for tile in by_size] for size, by_size in tiles.items()}
+    return {size: [replace(tile, wait=wait) for tile in by_size] for size, by_size in tiles.items()}
 
 
 ATTENTION = {name: {dtype: _attention(name, dtype) for dtype in ALL_DTYPES} for name in _TILES}
