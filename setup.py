@@ -25,7 +25,7 @@ def extensions() -> list[Extension]:
     return [
         Extension(
             "lsp_kernels._C",
-            sources=["csrc/module.cpp", "csrc/commit.cpp"],
+            sources=["csrc/module.cpp", "csrc/commit.cpp", "csrc/attention.cpp"],
             depends=sorted(glob("csrc/*.h")),
             include_dirs=["csrc", *include_paths()],
             library_dirs=library_paths(),

@@ -1,6 +1,8 @@
-"""What no kernel can beat here: reading the bytes. The fastest plain read that torch has is the limit."""
+"""What no kernel can beat here: reading the bytes, and the rate of a matrix product, at the best that torch has."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -9,3 +11,12 @@ from torch import Tensor
 def read_bytes(tensor: Tensor) -> Tensor:
     """Reads every byte once, at memory speed: float32 sums are vectorised where integer and 16-bit ones are not."""
     return tensor.flatten().view(torch.float32).sum()
+
+
+GEMM = 1024
+
+
+def gemm(dtype: torch.dtype) -> tuple[Callable[[], Tensor], int]:
+    """A large product of matrices, which runs at the machine's best rate, and its floating-point operations."""
+    a, b = torch.randn(2, GEMM, GEMM).to(dtype)
+    return lambda: a @ b, 2 * GEMM**3

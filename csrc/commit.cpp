@@ -6,6 +6,7 @@
 #define LSP_ISA_SOURCE "top2_blocks.h"
 #include "foreach_isa.h"
 
+#include "empty.h"
 #include "parallel.h"
 #include "rule.h"
 
@@ -115,24 +116,12 @@ void scan_logits(const Tensor& logits, const std::vector<Row>& rows, const Suppr
   };
   switch (current_isa()) {
 #if LSP_X86
+    case Isa::avx512bf16:
     case Isa::avx512: return typed(avx512::Blocks{});
     case Isa::avx2: return typed(avx2::Blocks{});
 #endif
     default: return typed(scalar::Blocks{});
   }
-}
-
-// torch::stable::empty finds its operator by name, which takes longer than a small call has.
-Tensor empty_cpu(const int64_t* sizes, int64_t dims, int32_t dtype) {
-  int64_t strides[2] = {1, 1};
-  if (dims == 2) strides[0] = std::max<int64_t>(sizes[1], 1);
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_empty_strided(dims, sizes, strides, dtype, aoti_torch_device_type_cpu(), 0, &handle));
-  Tensor out(handle);
-  const char* poison = std::getenv("LSP_POISON");  // tests: what nobody writes shall be seen
-  if (poison && *poison == '1') std::memset(out.mutable_data_ptr(), 0xff, out.numel() * out.element_size());
-  return out;
 }
 
 Tensor empty_rows(const Tensor& logits, int32_t dtype) {

@@ -1,5 +1,6 @@
 // Compiles the file that LSP_ISA_SOURCE names once per instruction set, each time in a namespace of that name, after the
-// vector operations of simd.h. No include guard on purpose: every operation's .cpp includes it for its own source.
+// vector operations of simd.h; with LSP_ISA_WITH_PAIRS also for AVX-512 with products of bfloat16 pairs. No include guard
+// on purpose: every operation's .cpp includes it for its own source.
 #include "isa.h"
 
 #if LSP_X86
@@ -23,6 +24,7 @@
 
 namespace lsp::scalar {
 #define LSP_ISA_BITS 0
+#define LSP_ISA_PAIRS 0
 #include "simd.h"
 #include LSP_ISA_SOURCE
 #undef LSP_ISA_BITS
@@ -46,4 +48,19 @@ namespace lsp::avx512 {
 #undef LSP_ISA_BITS
 }  // namespace lsp::avx512
 LSP_TARGET_END
+
+#ifdef LSP_ISA_WITH_PAIRS
+#undef LSP_ISA_PAIRS
+#define LSP_ISA_PAIRS 1
+LSP_TARGET("avx512f,avx512bw,avx512bf16,fma,f16c")
+namespace lsp::avx512bf16 {
+#define LSP_ISA_BITS 512
+#include "simd.h"
+#include LSP_ISA_SOURCE
+#undef LSP_ISA_BITS
+}  // namespace lsp::avx512bf16
+LSP_TARGET_END
 #endif
+#endif
+
+#undef LSP_ISA_PAIRS

@@ -16,14 +16,18 @@
 
 namespace lsp {
 
-enum class Isa { scalar, avx2, avx512 };
+enum class Isa { scalar, avx2, avx512, avx512bf16 };  // avx512bf16: AVX-512 with products of bfloat16 pairs
+
+constexpr Isa WIDEST_FIRST[] = {Isa::avx512bf16, Isa::avx512, Isa::avx2, Isa::scalar};
 
 inline const char* name_of(Isa isa) {
-  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "scalar";
+  constexpr const char* names[] = {"scalar", "avx2", "avx512", "avx512bf16"};
+  return names[int(isa)];
 }
 
 inline bool supported(Isa isa) {
 #if LSP_X86
+  if (isa == Isa::avx512bf16) return supported(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
   if (isa == Isa::avx512) return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
   // Every processor with AVX2 also has F16C, which some compilers cannot ask for.
   if (isa == Isa::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -34,13 +38,13 @@ inline bool supported(Isa isa) {
 // Read at every call (about 50 ns), so that one process can compare the paths.
 inline Isa current_isa() {
   const char* forced = std::getenv("LSP_CPU_ISA");
-  for (Isa isa : {Isa::avx512, Isa::avx2, Isa::scalar}) {
+  for (Isa isa : WIDEST_FIRST) {
     if (forced && *forced ? std::string_view(forced) == name_of(isa) : supported(isa)) {
       STD_TORCH_CHECK(supported(isa), "Invalid LSP_CPU_ISA: this processor or build has no ", name_of(isa));
       return isa;
     }
   }
-  STD_TORCH_CHECK(false, "Invalid LSP_CPU_ISA: expected avx512, avx2 or scalar, got ", forced);
+  STD_TORCH_CHECK(false, "Invalid LSP_CPU_ISA: expected avx512bf16, avx512, avx2 or scalar, got ", forced);
 }
 
 }  // namespace lsp

@@ -6,9 +6,10 @@
 namespace {
 
 PyObject* best_isa(PyObject*, PyObject*) {
-  for (lsp::Isa isa : {lsp::Isa::avx512, lsp::Isa::avx2})
-    if (lsp::supported(isa)) return PyUnicode_FromString(lsp::name_of(isa));
-  return PyUnicode_FromString(lsp::name_of(lsp::Isa::scalar));
+  lsp::Isa best = lsp::Isa::scalar;
+  for (lsp::Isa isa : lsp::WIDEST_FIRST)
+    if (lsp::supported(isa) && isa > best) best = isa;
+  return PyUnicode_FromString(lsp::name_of(best));
 }
 
 PyObject* compiler(PyObject*, PyObject*) {

@@ -1,4 +1,5 @@
-// The two 16-bit storage types. They are converted to float32 when they are loaded; nothing is computed in 16 bits.
+// The two 16-bit storage types. They are converted to float32 when they are loaded, or multiplied exactly and added in
+// float32; nothing is rounded to 16 bits but results.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,34 @@ inline float to_float(Half x) {
   wide |= sign;
   std::memcpy(&out, &wide, 4);
   return out;
+}
+
+// The nearest value, ties to even.
+inline void round_to(float x, float& out) { out = x; }
+
+inline void round_to(float x, BFloat16& out) {
+  uint32_t wide;
+  std::memcpy(&wide, &x, 4);
+  out.bits = x != x ? 0x7fc0 : uint16_t((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
+}
+
+inline void round_to(float x, Half& out) {
+  uint32_t wide;
+  std::memcpy(&wide, &x, 4);
+  const uint32_t sign = wide >> 16 & 0x8000, size = wide & 0x7fffffff;
+  if (size > 0x7f800000) {
+    out.bits = uint16_t(sign | 0x7e00);
+  } else if (size >= 0x477ff000) {  // rounds to 65536 or more
+    out.bits = uint16_t(sign | 0x7c00);
+  } else if (size >= 0x38800000) {  // normal: drop 13 bits
+    out.bits = uint16_t(sign | ((size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13));
+  } else {  // subnormal: the addition rounds to a multiple of 2^-24
+    float magnitude;
+    std::memcpy(&magnitude, &size, 4);
+    magnitude += 0.5f;
+    std::memcpy(&wide, &magnitude, 4);
+    out.bits = uint16_t(sign | (wide - 0x3f000000));
+  }
 }
 
 }  // namespace lsp

@@ -128,6 +128,8 @@ class PrefixCache:
         """Attention of one layer in the pass that has begun, and its append, by one call of `suffix_attention`."""
         if self._pass is None:
             raise RuntimeError("Invalid call of attend: expected a pass that has begun, got none; call begin")
+        if not 0 <= as_integer("layer", layer, 0) < self.n_layers:
+            raise ValueError(f"Invalid layer: expected 0 to {self.n_layers - 1}, got {layer}")
         cu_seqlens, append = self._pass
         return suffix_attention(
             q,

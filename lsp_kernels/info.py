@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 Report = Iterator[tuple[str, str]]
-ISAS = ["scalar", "avx2", "avx512"]
+ISAS = ["scalar", "avx2", "avx512", "avx512bf16"]
 
 
 def versions() -> Report:

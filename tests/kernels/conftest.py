@@ -11,7 +11,7 @@ import torch
 import lsp_kernels
 from lsp_kernels import _ops
 
-PATHS = ("reference", "scalar", "avx2", "avx512")
+PATHS = ("reference", "scalar", "avx2", "avx512", "avx512bf16")
 
 
 def available(path: str) -> bool:

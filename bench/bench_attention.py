@@ -1,0 +1,203 @@
+"""Suffix attention against what people do today and against the rate of a matrix product."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
+
+from bench.limits import gemm
+from bench.ratios import Contender, Report, interleave
+from lsp_kernels import PrefixCache, reference, suffix_attention
+
+HEADS = [pytest.param(32, 32, id="32/32"), pytest.param(28, 4, id="28/4")]
+DTYPES = [torch.float32, torch.bfloat16]
+SIZE = 128
+PREFIX, SUFFIX = 1024, 64
+RAGGED_PREFIXES = [64, 1024, 200, 700, 333, 512, 900, 128]
+RAGGED_SUFFIXES = [8, 64, 16, 48, 24, 56, 32, 40]
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+class Pass:
+    """A pass over ragged sequences, laid out for us and, complete and padded, for torch."""
+
+    def __init__(self, heads: tuple[int, int], dtype: torch.dtype, prefixes: list[int], suffixes: list[int]) -> None:
+        self.heads, self.prefixes, self.suffixes = heads, prefixes, suffixes
+        hq, hkv = heads
+        longest = max(p + n for p, n in zip(prefixes, suffixes, strict=True))
+        self.q = torch.randn(sum(suffixes), hq, SIZE).to(dtype)
+        self.k, self.v = torch.randn(2, sum(suffixes), hkv, SIZE).to(dtype)
+        self.k_cache, self.v_cache = torch.randn(2, len(prefixes), hkv, longest, SIZE).to(dtype)
+        self.borders = ints(0, *torch.tensor(suffixes).cumsum(0).tolist())
+        self.lengths = ints(*prefixes), ints(*suffixes)
+        self.padded_q = torch.zeros(len(prefixes), hq, max(suffixes), SIZE, dtype=dtype)
+        self.padded_k, self.padded_v = self.k_cache.clone(), self.v_cache.clone()
+        self.mask = torch.zeros(len(prefixes), 1, 1, longest, dtype=torch.bool)
+        for b, (p, n) in enumerate(zip(prefixes, suffixes, strict=True)):
+            where = slice(int(self.borders[b]), int(self.borders[b + 1]))
+            self.padded_q[b, :, :n] = self.q[where].transpose(0, 1)
+            self.padded_k[b, :, p : p + n] = self.k[where].transpose(0, 1)
+            self.padded_v[b, :, p : p + n] = self.v[where].transpose(0, 1)
+            self.mask[b, ..., : p + n] = True
+
+    @property
+    def flops(self) -> int:
+        pairs = sum(n * (p + n) for p, n in zip(self.prefixes, self.suffixes, strict=True))
+        return 4 * self.heads[0] * SIZE * pairs
+
+    def ours(self) -> Tensor:
+        tensors = (self.q, self.k, self.v, self.k_cache, self.v_cache)
+        return suffix_attention(*tensors, self.borders, *self.lengths)
+
+    def padded(self) -> Tensor:
+        return self.sdpa(self.padded_k, self.padded_v, self.mask)
+
+    def view(self) -> Tensor:
+        return self.sdpa(self.padded_k, self.padded_v)
+
+    def concatenated(self) -> Tensor:
+        """One sequence: the cache as it is held today grows by torch.cat."""
+        k, v = (
+            torch.cat([cache[:, :, :PREFIX], new.transpose(0, 1)[None]], dim=2)
+            for cache, new in ((self.k_cache, self.k), (self.v_cache, self.v))
+        )
+        return self.sdpa(k, v)
+
+    def sdpa(self, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        grouped = self.heads[0] != self.heads[1]
+        return F.scaled_dot_product_attention(self.padded_q, k, v, attn_mask=mask, enable_gqa=grouped)
+
+    def check(self) -> None:
+        """No speed is printed for a result that is not right."""
+        wide = (x.double() for x in (self.q, self.k, self.v, self.k_cache, self.v_cache))
+        truth = reference.suffix_attention(*wide, self.borders, *self.lengths)
+        padded = self.padded()
+        torchs = torch.cat([padded[b, :, :n].transpose(0, 1) for b, n in enumerate(self.suffixes)])
+        allowed = (torchs.double() - truth).abs().max() + 1e-5
+        assert (self.ours().double() - truth).abs().max() <= allowed
+
+
+def compiled_flex(work: Pass) -> Contender | None:
+    """FlexAttention on the contiguous view, if it runs here."""
+    compiled = torch.compile(flex_attention)
+
+    def run() -> Tensor:
+        grouped = work.heads[0] != work.heads[1]
+        out: Tensor = compiled(work.padded_q, work.padded_k, work.padded_v, enable_gqa=grouped)
+        return out
+
+    try:
+        torch.testing.assert_close(run(), work.view(), rtol=0.05, atol=0.05)
+    except Exception as error:  # what it supports differs between releases and machines
+        print(f"FlexAttention does not run here: {error}")
+        return None
+    return run
+
+
+def show(report: Report, title: str, case: str, times: dict[str, float], flops: int) -> float:
+    """Prints everyone's time as a multiple of ours, and our rate; returns its share of the limit."""
+    rate = flops / times["ours"]
+    limit = gemm(torch.float32)[1] / times["gemm"]
+    cells = {"ours": f"{times['ours'] * 1e3:.2f} ms"}
+    cells |= {
+        name: f"{seconds / times['ours']:.2f}x" for name, seconds in times.items() if name not in ("ours", "gemm")
+    }
+    report.add(title, case, cells | {"GF/s": f"{rate / 1e9:.0f}", "of the GEMM rate": f"{100 * rate / limit:.0f} %"})
+    return rate / limit
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("hq", "hkv"), HEADS)
+def bench_suffix_attention(benchmark, report: Report, hq: int, hkv: int, dtype: torch.dtype) -> None:
+    work = Pass((hq, hkv), dtype, [PREFIX], [SUFFIX])
+    work.check()
+    contenders = {
+        "ours": work.ours,
+        "SDPA on a view": work.view,
+        "cat + SDPA": work.concatenated,
+        "gemm": gemm(dtype)[0],
+    }
+    if flex := compiled_flex(work):
+        contenders["FlexAttention on a view"] = flex
+    times = interleave(contenders, rounds=41)
+    case = f"{hq}/{hkv} heads, {str(dtype)[6:]}"
+    share = show(report, "64 queries on a prefix of 1024: time of each over ours", case, times, work.flops)
+    report.target(f"attention {case}, SDPA on a view / ours", times["SDPA on a view"] / times["ours"], at_least=1.0)
+    bound = 1.35 if hq == hkv else 1.15
+    report.target(f"attention {case}, cat + SDPA / ours", times["cat + SDPA"] / times["ours"], at_least=bound)
+    report.target(f"attention {case}, share of the GEMM rate", share, at_least=0.8)
+    benchmark.pedantic(work.ours, rounds=5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("hq", "hkv"), HEADS)
+def bench_ragged_batch(benchmark, report: Report, hq: int, hkv: int, dtype: torch.dtype) -> None:
+    work = Pass((hq, hkv), dtype, RAGGED_PREFIXES, RAGGED_SUFFIXES)
+    work.check()
+    times = interleave({"ours": work.ours, "padded SDPA": work.padded, "gemm": gemm(dtype)[0]}, rounds=21)
+    case = f"{hq}/{hkv} heads, {str(dtype)[6:]}"
+    show(report, "ragged batch of 8: time of each over ours", case, times, work.flops)
+    report.target(f"ragged {case}, padded SDPA / ours", times["padded SDPA"] / times["ours"], at_least=2.0)
+    benchmark.pedantic(work.ours, rounds=5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("prefix", "suffix"), [(1024, 1), (1024, 8), (128, 16), (8192, 16), (0, 256)])
+def bench_lengths(benchmark, report: Report, prefix: int, suffix: int, dtype: torch.dtype) -> None:
+    """Other lengths, 8/2 heads: no targets, but no surprises either."""
+    work = Pass((8, 2), dtype, [prefix], [suffix])
+    work.check()
+    times = interleave({"ours": work.ours, "SDPA on a view": work.view, "gemm": gemm(dtype)[0]}, rounds=21)
+    case = f"prefix {prefix}, {suffix} queries, {str(dtype)[6:]}"
+    show(report, "other lengths, 8/2 heads: time of each over ours", case, times, work.flops)
+    benchmark.pedantic(work.ours, rounds=5)
+
+
+def bench_few_heads(benchmark, report: Report) -> None:
+    """One head and a long prefix: the keys are shared out over the cores."""
+    work = Pass((1, 1), torch.float32, [16384], [16])
+    work.check()
+
+    def on(threads: int) -> Contender:
+        def run() -> None:
+            torch.set_num_threads(threads)
+            work.ours()
+
+        return run
+
+    times = interleave({"one thread": on(1), "two threads": on(2)}, rounds=31)
+    gain = times["one thread"] / times["two threads"]
+    report.add("one head, prefix 16384: speed of two threads over one", "float32", {"two threads": f"{gain:.2f}x"})
+    benchmark.pedantic(work.ours, rounds=5)
+
+
+def bench_call_overhead_attention(benchmark, report: Report) -> None:
+    cache = PrefixCache(1, 1, 1, 64, 32)
+    q, k, v = torch.randn(3, 2, 1, 32)
+    borders = ints(0, 2)
+
+    def whole_pass() -> None:
+        for _ in range(100):
+            cache.begin(borders, [2])
+            cache.attend(0, q, k, v)
+            cache.advance()
+            cache.refresh()
+
+    def attention() -> None:
+        for _ in range(100):
+            suffix_attention(q, k, v, cache.k[0], cache.v[0], borders, cache.lengths)
+
+    times = interleave({"suffix_attention": attention, "a pass of one layer": whole_pass}, rounds=21)
+    cells = {name: f"{seconds / 100 * 1e6:.1f} us" for name, seconds in times.items()}
+    report.add("call overhead, attention", "2 queries, D 32", cells)
+    report.target("suffix_attention 2 queries, microseconds", times["suffix_attention"] / 100 * 1e6, at_most=40)
+    assert math.isfinite(sum(times.values()))
+    benchmark(attention)

@@ -1,0 +1,236 @@
+// suffix_attention for CPU tensors. Arguments were checked in Python; values that could lead outside a tensor are clamped
+// here all the same.
+#include "attention.h"
+#include "types.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#define LSP_ISA_WITH_PAIRS
+#define LSP_ISA_SOURCE "attention_blocks.h"
+#include "foreach_isa.h"
+
+#include "empty.h"
+#include "parallel.h"
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace lsp {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+
+constexpr int64_t TASKS = 16;         // of a sequence, at least, where its keys suffice
+constexpr int64_t LEAST_KEYS = 256;   // of a task
+constexpr int64_t WORK_PER_ELEMENT = 16;  // multiplications in the time of one element of parallel.h
+
+// A tensor [B, N, H, D] or, packed, [T, H, D], as one pointer per sequence and head.
+template <class T>
+struct Tokens {
+  T* data;
+  int64_t sequence, token, head;
+
+  Tokens(const Tensor& x, bool packed)
+      : data(static_cast<T*>(const_cast<void*>(x.const_data_ptr()))),
+        sequence(packed ? 0 : x.stride(0)),
+        token(x.stride(x.dim() - 3)),
+        head(x.stride(x.dim() - 2)) {}
+  T* at(int64_t b, int64_t t, int64_t h) const { return data + b * sequence + t * token + h * head; }
+};
+
+template <class T>
+struct Cache {
+  T* data;
+  int64_t sequence, head, slot;
+
+  explicit Cache(Tensor& x)
+      : data(static_cast<T*>(x.mutable_data_ptr())), sequence(x.stride(0)), head(x.stride(1)), slot(x.stride(2)) {}
+  T* at(int64_t b, int64_t h, int64_t s) const { return data + b * sequence + h * head + s * slot; }
+};
+
+struct Sequence {
+  int64_t begin, tokens, prefix, append;
+};
+
+// Some rows of one head of keys, and the keys [first, last) of the frozen prefix and the pass laid end to end.
+struct Task {
+  int64_t sequence, head, row, rows, first, last;
+  int64_t part;  // where in the parts that are merged, or -1 if the task sees all keys
+  bool appends;
+};
+
+template <class T>
+struct Call {
+  Tokens<const T> q, k, v;
+  Tokens<T> out;
+  Cache<T> k_cache, v_cache;
+  int64_t heads, group, size;
+  float scale;
+  bool negative;
+  std::vector<Sequence> sequences;
+
+  int64_t row_count(const Sequence& s) const { return s.tokens * group; }
+
+  // The cut depends on the sequence alone: neither the threads nor the rest of the batch show in a result. `floats` is the
+  // size of all parts.
+  std::vector<Task> tasks(int64_t& floats) const {
+    std::vector<Task> out;
+    floats = 0;
+    for (int64_t b = 0; b < int64_t(sequences.size()); ++b) {
+      const Sequence& s = sequences[b];
+      const int64_t rows = row_count(s), keys = s.prefix + s.tokens;
+      const int64_t units = heads * ((rows + QUERIES - 1) / QUERIES);
+      if (units == 0) continue;
+      const int64_t splits = std::clamp<int64_t>((TASKS + units - 1) / units, 1, std::max<int64_t>(keys / LEAST_KEYS, 1));
+      const int64_t length = ((keys + splits - 1) / splits + KEYS - 1) / KEYS * KEYS;
+      for (int64_t head = 0; head < heads; ++head)
+        for (int64_t row = 0; row < rows; row += QUERIES)
+          for (int64_t first = 0; first < keys; first += length) {
+            const int64_t here = std::min(QUERIES, rows - row), last = std::min(keys, first + length);
+            out.push_back({b, head, row, here, first, last, length < keys ? floats : -1, row == 0 && first == 0});
+            if (length < keys) floats += here * (size + 2);
+          }
+    }
+    return out;
+  }
+
+  Block<T> block(const Task& task) const {
+    const Sequence& s = sequences[task.sequence];
+    const int64_t b = task.sequence, h = task.head;
+    const int64_t old = std::min(task.first, s.prefix), old_end = std::min(task.last, s.prefix);
+    const int64_t now = std::max(task.first, s.prefix) - s.prefix, now_end = std::max(task.last, s.prefix) - s.prefix;
+    return {q.at(b, s.begin, h * group), q.token, q.head, group, task.row, task.rows, size, scale, negative,
+            {{k_cache.at(b, h, old), v_cache.at(b, h, old), k_cache.slot, v_cache.slot, old_end - old},
+             {k.at(b, s.begin + now, h), v.at(b, s.begin + now, h), k.token, v.token, now_end - now}}};
+  }
+
+  // Nobody reads the slots that are written here: readers take these tokens from k and v.
+  void append(const Task& task) const {
+    const Sequence& s = sequences[task.sequence];
+    const int64_t b = task.sequence, h = task.head;
+    for (int64_t i = 0; i < s.append; ++i) {
+      std::copy_n(k.at(b, s.begin + i, h), size, k_cache.at(b, h, s.prefix + i));
+      std::copy_n(v.at(b, s.begin + i, h), size, v_cache.at(b, h, s.prefix + i));
+    }
+  }
+
+  void write(const Task& task, int64_t row, const float* values, float factor) const {
+    const int64_t at = task.row + row;
+    T* to = out.at(task.sequence, sequences[task.sequence].begin + at / group, task.head * group + at % group);
+    for (int64_t d = 0; d < size; ++d) round_to(values[d] * factor, to[d]);
+  }
+
+  template <class Blocks>
+  void run() const {
+    int64_t floats, work = 0;
+    const std::vector<Task> all = tasks(floats);
+    std::unique_ptr<float[]> parts(new float[floats]);
+    for (const Task& task : all) work += task.rows * (task.last - task.first) * size;
+
+    parallel_tasks(all.size(), work / std::max<int64_t>(all.size(), 1) / WORK_PER_ELEMENT, [&](int64_t i) {
+      static thread_local std::unique_ptr<typename Blocks::Memory> scratch(new typename Blocks::Memory);
+      const Task& task = all[i];
+      if (task.appends) append(task);
+      const Found found = Blocks::attend(block(task), *scratch);
+      if (task.part < 0) {
+        for (int64_t row = 0; row < task.rows; ++row) write(task, row, found.values + row * size, 1 / found.total[row]);
+      } else {
+        float* part = parts.get() + task.part;
+        std::copy_n(found.most, task.rows, part);
+        std::copy_n(found.total, task.rows, part + task.rows);
+        std::copy_n(found.values, task.rows * size, part + 2 * task.rows);
+      }
+    });
+    for (size_t i = 0; i < all.size();) {
+      size_t end = i + 1;
+      while (end < all.size() && all[end].first > 0) ++end;
+      if (end > i + 1) merge(all, i, end, parts.get());
+      i = end;
+    }
+  }
+
+  // The tasks [i, end) saw the same rows and consecutive keys.
+  void merge(const std::vector<Task>& all, size_t i, size_t end, const float* parts) const {
+    std::vector<float> sum(size);
+    const int64_t rows = all[i].rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      float most = -INFINITY, total = 0;
+      for (size_t p = i; p < end; ++p) most = std::max(most, parts[all[p].part + row]);
+      std::fill(sum.begin(), sum.end(), 0.0f);
+      for (size_t p = i; p < end; ++p) {
+        const float* part = parts + all[p].part;
+        const float weight = std::exp2((part[row] - most) * scale);
+        total += weight * part[rows + row];
+        for (int64_t d = 0; d < size; ++d) sum[d] += weight * part[2 * rows + row * size + d];
+      }
+      write(all[i], row, sum.data(), 1 / total);
+    }
+  }
+};
+
+std::vector<Sequence> sequences_of(const Tensor& q, const Tensor& k_cache, const MaybeTensor& cu_seqlens,
+                                   const Tensor& prefix_lens, const MaybeTensor& append_lens) {
+  const auto* prefixes = static_cast<const int32_t*>(prefix_lens.const_data_ptr());
+  const auto* appends = append_lens ? static_cast<const int32_t*>(append_lens->const_data_ptr()) : nullptr;
+  const auto* borders = cu_seqlens ? static_cast<const int32_t*>(cu_seqlens->const_data_ptr()) : nullptr;
+  const int64_t length = q.size(q.dim() - 3), capacity = k_cache.size(2);
+  std::vector<Sequence> out(k_cache.size(0));
+  for (size_t b = 0; b < out.size(); ++b) {
+    const int64_t begin = borders ? std::clamp<int64_t>(borders[b], 0, length) : 0;
+    const int64_t tokens = (borders ? std::clamp<int64_t>(borders[b + 1], begin, length) : length) - begin;
+    const int64_t prefix = std::clamp<int64_t>(prefixes[b], 0, capacity);
+    const int64_t append = std::clamp<int64_t>(appends ? appends[b] : 0, 0, std::min(tokens, capacity - prefix));
+    out[b] = {begin, tokens, prefix, append};
+  }
+  return out;
+}
+
+template <class T>
+void attend(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache, Tensor& v_cache, Tensor& out, bool packed,
+            double scale, std::vector<Sequence> sequences) {
+  const int64_t heads = k.size(k.dim() - 2);
+  const Call<T> call{{q, packed}, {k, packed}, {v, packed}, {out, packed}, Cache<T>(k_cache), Cache<T>(v_cache), heads,
+                     q.size(q.dim() - 2) / heads, q.size(q.dim() - 1),
+                     // never 0, for the largest score before the first key is -inf
+                     std::max(float(std::abs(scale) * 1.4426950408889634), std::numeric_limits<float>::min()), scale < 0,
+                     std::move(sequences)};
+  switch (current_isa()) {
+#if LSP_X86
+    case Isa::avx512bf16: return call.template run<avx512bf16::Blocks>();
+    case Isa::avx512: return call.template run<avx512::Blocks>();
+    case Isa::avx2: return call.template run<avx2::Blocks>();
+#endif
+    default: return call.template run<scalar::Blocks>();
+  }
+}
+
+// `partials` and `tickets` are the workspace of the GPU kernels.
+Tensor suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
+                        Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
+                        MaybeTensor /*tickets*/) {
+  const int32_t dtype = int32_t(q.scalar_type());
+  Tensor out = empty_cpu(q.sizes().data(), q.dim(), dtype);
+  const bool packed = cu_seqlens.has_value();
+  std::vector<Sequence> sequences = sequences_of(q, k_cache, cu_seqlens, prefix_lens, append_lens);
+  auto typed = [&](auto zero) {
+    attend<decltype(zero)>(q, k, v, k_cache, v_cache, out, packed, scale, std::move(sequences));
+  };
+  switch (q.scalar_type()) {
+    case ScalarType::Float: typed(float()); break;
+    case ScalarType::BFloat16: typed(BFloat16()); break;
+    case ScalarType::Half: typed(Half()); break;
+    default: STD_TORCH_CHECK(false, "Invalid dtype of q: expected float32, bfloat16 or float16");
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace lsp
+
+STABLE_TORCH_LIBRARY_IMPL(lsp, CPU, m) { m.impl("suffix_attention", TORCH_BOX(&lsp::suffix_attention)); }

@@ -1,0 +1,252 @@
+// A block of queries against all its keys, for one instruction set. Included by foreach_isa.h only.
+//
+// Scores are computed transposed, S^T = K Q^T, with queries in the lanes: keys are broadcast straight from where they lie,
+// the softmax needs no sums across lanes, and the weights of a key lie side by side for O += P V. Both products are one
+// routine, in which the left factor is broadcast and the right one is read in vectors.
+
+constexpr int VECS = LSP_ISA_BITS == 512 ? 4 : 2;  // vectors of a tile: with TILE rows all accumulators fit the registers
+constexpr int TILE = LSP_ISA_BITS ? 6 : 2;
+constexpr int WIDTH = VECS * LANES;  // queries of a panel
+constexpr int PANELS = QUERIES / WIDTH;
+
+using Pair = uint32_t;  // two bfloat16
+#if LSP_ISA_PAIRS
+inline __m512bh load(const Pair* p) { return (__m512bh)_mm512_loadu_si512(p); }
+inline __m512bh splat(const Pair* p) { return (__m512bh)_mm512_set1_epi32(int(*p)); }
+// both products of every pair, added to one float32
+inline Vec fma(__m512bh a, __m512bh b, Vec c) { return _mm512_dpbf16_ps(c, a, b); }
+#endif
+inline Vec splat(const float* p) { return splat(*p); }
+
+// f(1), ..., f(MOST), with n as a constant
+template <int MOST, class F>
+inline void with_constant(int64_t n, const F& f) {
+  if constexpr (MOST > 1) {
+    if (n < MOST) return with_constant<MOST - 1>(n, f);
+  }
+  f(std::integral_constant<int, MOST>());
+}
+
+// sum += A B: the M rows of A are `a_row` apart and its columns `a_col`, the rows of B are `b_row` apart.
+template <class A, int M, int N>
+inline void multiply(Vec (&sum)[M][N], const A* a, int64_t a_row, int64_t a_col, const A* b, int64_t b_row, int64_t depth) {
+  for (int64_t k = 0; k < depth; ++k) {
+    decltype(load(b)) right[N];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) right[n] = load(b + k * b_row + n * LANES);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      const auto left = splat(a + m * a_row + k * a_col);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) sum[m][n] = fma(left, right[n], sum[m][n]);
+    }
+  }
+}
+
+// Fetches `rows` rows of n values. A stream of rows, each a few lines long, is more than the processor foresees.
+template <class A>
+inline void prefetch_rows(const A* x, int64_t stride, int64_t rows, int64_t n) {
+#if defined(__GNUC__)
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < n; i += 64 / sizeof(A)) __builtin_prefetch(x + row * stride + i);
+#endif
+}
+
+// out[key][query] = keys . queries, for N vectors of queries
+template <int N, class A>
+inline void score(const A* keys, int64_t stride, int64_t count, const A* queries, int64_t depth, float* out) {
+  for (int64_t key = 0; key < count; key += TILE) {
+    prefetch_rows(keys + (key + TILE) * stride, stride, TILE, depth);
+    with_constant<TILE>(count - key, [&](auto m) {
+      constexpr int M = decltype(m)::value;
+      Vec sum[M][N];
+      for (auto& row : sum)
+        for (Vec& x : row) x = splat(0.0f);
+      multiply(sum, keys + key * stride, stride, 1, queries, WIDTH, depth);
+      for (int i = 0; i < M; ++i)
+        for (int n = 0; n < N; ++n) store(out + (key + i) * WIDTH + n * LANES, sum[i][n]);
+    });
+  }
+}
+
+// values[query] = carry[query] * values[query] + weights of the keys . their values
+inline void add_values(const float* weights, const float* v, int64_t stride, int64_t count, int64_t rows, int64_t size,
+                       const float* carry, float* values) {
+  for (int64_t column = 0; column < size; column += WIDTH) {
+    with_constant<VECS>((size - column) / LANES, [&](auto n) {
+      constexpr int N = decltype(n)::value;
+      for (int64_t row = 0; row < rows; row += TILE) {
+        with_constant<TILE>(rows - row, [&](auto m) {
+          constexpr int M = decltype(m)::value;
+          float* out = values + row * size + column;
+          Vec sum[M][N];
+          for (int i = 0; i < M; ++i)
+            for (int j = 0; j < N; ++j) sum[i][j] = mul(load(out + i * size + j * LANES), splat(carry[row + i]));
+          multiply(sum, weights + row, 1, WIDTH, v + column, stride, count);
+          for (int i = 0; i < M; ++i)
+            for (int j = 0; j < N; ++j) store(out + i * size + j * LANES, sum[i][j]);
+        });
+      }
+    });
+  }
+}
+
+// 2^x in place for x <= 0, relative error below 2e-7; anything under -125 counts as -125, a NaN stays one.
+template <int C>
+inline void exp2(Vec (&x)[C]) {
+  const Vec shift = splat(0x1.8p23f), lowest = splat(-125.0f);
+  Vec biased[C], p[C];
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) x[k] = larger(lowest, x[k]);
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) biased[k] = add(x[k], shift);  // round(x) in the low bits
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) x[k] = sub(x[k], sub(biased[k], shift));
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) p[k] = fma(x[k], splat(0x1.5c08e2p-10f), splat(0x1.3d0c52p-7f));
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) p[k] = fma(x[k], p[k], splat(0x1.c6b6e4p-5f));
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) p[k] = fma(x[k], p[k], splat(0x1.ebf918p-3f));
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) p[k] = fma(x[k], p[k], splat(0x1.62e428p-1f));
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) p[k] = fma(x[k], p[k], splat(0x1.000002p+0f));
+#pragma GCC unroll 8
+  for (int k = 0; k < C; ++k) x[k] = scale2(p[k], biased[k]);
+}
+
+// Turns the scores of `count` keys into weights 2^(scale * (score - largest score so far)). What was added up before must
+// be multiplied by `carry`. The product with the scale is rounded once, together with the difference.
+template <int N>
+inline void weigh(float* scores, int64_t count, float scale, float* most, float* total, float* carry) {
+  Vec now[N], sum[N], before[N];
+  const Vec factor = splat(scale);
+  for (int n = 0; n < N; ++n) now[n] = before[n] = load(most + n * LANES);
+  for (int64_t key = 0; key < count; ++key)
+    for (int n = 0; n < N; ++n) now[n] = larger(now[n], load(scores + key * WIDTH + n * LANES));
+  for (int n = 0; n < N; ++n) {
+    store(most + n * LANES, now[n]);
+    before[n] = mul(sub(before[n], now[n]), factor);
+    now[n] = mul(now[n], splat(-scale));
+  }
+  exp2(before);
+  for (int n = 0; n < N; ++n) {
+    store(carry + n * LANES, before[n]);
+    sum[n] = mul(load(total + n * LANES), before[n]);
+  }
+  constexpr int AT_ONCE = N < 3 ? 4 / N : 1;  // keys, for enough independent exponentials
+  auto keys = [&](int64_t key, auto at_once) {
+    constexpr int K = decltype(at_once)::value;
+    Vec x[K * N];
+    for (int i = 0; i < K * N; ++i) x[i] = fma(load(scores + (key + i / N) * WIDTH + i % N * LANES), factor, now[i % N]);
+    exp2(x);
+    for (int i = 0; i < K * N; ++i) {
+      sum[i % N] = add(sum[i % N], x[i]);
+      store(scores + (key + i / N) * WIDTH + i % N * LANES, x[i]);
+    }
+  };
+  int64_t key = 0;
+  for (; key + AT_ONCE <= count; key += AT_ONCE) keys(key, std::integral_constant<int, AT_ONCE>());
+  for (; key < count; ++key) keys(key, std::integral_constant<int, 1>());
+  for (int n = 0; n < N; ++n) store(total + n * LANES, sum[n]);
+}
+
+// As what keys and queries are multiplied: bfloat16 in pairs where the processor can, everything else as float32.
+template <class T>
+using Factor = std::conditional_t<LSP_ISA_PAIRS && std::is_same_v<T, BFloat16>, Pair, float>;
+
+struct alignas(64) Scratch {
+  float queries[PANELS][LARGEST_SIZE][WIDTH];
+  float scores[KEYS][WIDTH];
+  float keys[KEYS][LARGEST_SIZE], values[KEYS][LARGEST_SIZE];  // as float32
+  float sums[QUERIES][LARGEST_SIZE];
+  float most[QUERIES], total[QUERIES], carry[QUERIES];
+};
+
+// `count` rows as factors of the products: where they lie if they can be used so, else in `out`. Changes the stride.
+inline const float* factors(float, const float* x, int64_t&, int64_t, int64_t, float*) { return x; }
+template <class T>
+inline const float* factors(float, const T* x, int64_t& stride, int64_t count, int64_t size, float* out) {
+  for (int64_t row = 0; row < count; ++row)
+    for (int64_t i = 0; i < size; i += LANES) store(out + row * size + i, load(x + row * stride + i));
+  stride = size;
+  return out;
+}
+inline const Pair* factors(Pair, const BFloat16* x, int64_t& stride, int64_t count, int64_t size, float* out) {
+  auto* copy = reinterpret_cast<Pair*>(out);
+  const bool even = stride % 2 == 0;
+  for (int64_t row = 0; !even && row < count; ++row) std::memcpy(copy + row * size / 2, x + row * stride, 2 * size);
+  stride = (even ? stride : size) / 2;
+  return even ? reinterpret_cast<const Pair*>(x) : copy;
+}
+
+template <class T>
+struct Attention {
+  using Key = Factor<T>;
+  static constexpr int64_t PER_KEY = std::is_same_v<Key, Pair> ? 2 : 1;
+  const Block<T>& block;
+  Scratch& scratch;
+
+  const T* row_of(int64_t row) const {
+    const int64_t at = block.first + row;
+    return block.q + at / block.group * block.q_token + at % block.group * block.q_head;
+  }
+
+  // Queries side by side; lanes without a query hold zero.
+  void pack() const {
+    const int64_t depth = block.size / PER_KEY;
+    for (int64_t panel = 0; panel * WIDTH < block.rows; ++panel) {
+      auto* out = reinterpret_cast<Key*>(scratch.queries[panel]);
+      const int64_t rows = std::min<int64_t>(WIDTH, block.rows - panel * WIDTH);
+      if (rows < WIDTH) std::fill_n(out, depth * WIDTH, Key(0));
+      for (int64_t row = 0; row < rows; ++row) {
+        const T* q = row_of(panel * WIDTH + row);
+        for (int64_t d = 0; d < depth; ++d) {
+          if constexpr (PER_KEY == 2) {
+            std::memcpy(out + d * WIDTH + row, q + 2 * d, sizeof(Pair));
+            if (block.negative) out[d * WIDTH + row] ^= 0x80008000;
+          } else {
+            out[d * WIDTH + row] = block.negative ? -to_float(q[d]) : to_float(q[d]);
+          }
+        }
+      }
+    }
+  }
+
+  void add(const Segment<T>& segment, int64_t first, int64_t count) const {
+    const int64_t size = block.size;
+    int64_t k_stride = segment.k_stride, v_stride = segment.v_stride;
+    const Key* keys = factors(Key(), segment.k + first * k_stride, k_stride, count, size, scratch.keys[0]);
+    const float* values = factors(0.0f, segment.v + first * v_stride, v_stride, count, size, scratch.values[0]);
+    for (int64_t row = 0; row < block.rows; row += WIDTH) {
+      const int64_t rows = std::min<int64_t>(WIDTH, block.rows - row);
+      const auto* queries = reinterpret_cast<const Key*>(scratch.queries[row / WIDTH]);
+      with_constant<VECS>((rows + LANES - 1) / LANES, [&](auto n) {
+        constexpr int N = decltype(n)::value;
+        score<N>(keys, k_stride, count, queries, size / PER_KEY, scratch.scores[0]);
+        weigh<N>(scratch.scores[0], count, block.scale, scratch.most + row, scratch.total + row, scratch.carry + row);
+      });
+      add_values(scratch.scores[0], values, v_stride, count, rows, size, scratch.carry + row, scratch.sums[0] + row * size);
+    }
+  }
+
+  Found run() const {
+    pack();
+    std::fill_n(scratch.sums[0], block.rows * block.size, 0.0f);
+    std::fill_n(scratch.most, QUERIES, -INFINITY);
+    std::fill_n(scratch.total, QUERIES, 0.0f);
+    for (const Segment<T>& segment : block.segments)
+      for (int64_t first = 0; first < segment.count; first += KEYS)
+        add(segment, first, std::min(KEYS, segment.count - first));
+    return {scratch.sums[0], scratch.most, scratch.total};
+  }
+};
+
+struct Blocks {
+  using Memory = Scratch;
+  template <class T>
+  static Found attend(const Block<T>& block, Scratch& scratch) {
+    return Attention<T>{block, scratch}.run();
+  }
+};

@@ -1,0 +1,164 @@
+"""Suffix attention of every CPU path against the definition in float64."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from torch._inductor.utils import run_and_get_code
+
+import lsp_kernels
+from lsp_kernels import suffix_attention
+from tests.attention_cases import (
+    AttentionCase,
+    appended,
+    assert_same_bits,
+    attention_cases,
+    check_attention,
+    make_case,
+)
+
+HUGE = 2**31 - 1
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=attention_cases())
+def test_no_less_exact_than_torch_and_the_cache_is_exact(backend, case: AttentionCase) -> None:
+    check_attention(backend.suffix_attention, case)
+
+
+LARGE = [
+    pytest.param([64], [1024], [64], {"heads": (4, 4), "size": 128}, id="llada"),
+    pytest.param([64], [1024], [32], {"heads": (14, 2), "size": 128}, id="dream"),
+    pytest.param([1], [5000], [1], {"heads": (1, 1), "size": 64}, id="one query, long prefix"),
+    pytest.param([33, 0, 64, 8], [64, 700, 1024, 0], [33, 0, 1, 8], {"heads": (4, 2), "size": 96}, id="ragged"),
+    pytest.param([300], [0], [300], {"heads": (2, 1), "size": 32}, id="prefill"),
+    pytest.param([20], [400], [0], {"heads": (3, 3), "size": 256, "fused": True}, id="wide heads"),
+    pytest.param([64], [1024], [64], {"heads": (2, 2), "size": 64, "spread": 3.0}, id="peaked"),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("suffixes", "prefixes", "appends", "options"), LARGE)
+def test_at_real_lengths(backend, suffixes, prefixes, appends, options, dtype) -> None:
+    check_attention(backend.suffix_attention, make_case(suffixes, prefixes, appends, dtype=dtype, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads", [(2, 1), (28, 4)])
+def test_neither_threads_nor_the_rest_of_the_batch_change_a_bit(backend, heads, dtype) -> None:
+    if backend is lsp_kernels.reference:
+        pytest.skip("torch's own products may differ with the number of threads")
+    suffixes, prefixes = [5, 40, 0, 17], [1200, 77, 9, 0]
+    case = make_case(suffixes, prefixes, suffixes, heads=heads, size=64, dtype=dtype)
+    threads = torch.get_num_threads()
+    results = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        results.append(case.with_fresh_cache().run(backend.suffix_attention))
+    torch.set_num_threads(threads)
+    for result in results[1:]:
+        assert_same_bits(result, results[0])
+    for b, where in case.sequences():
+        alone = AttentionCase(
+            case.q[where], case.k[where], case.v[where], *(x[b : b + 1].clone() for x in (case.k_cache, case.v_cache)),
+            ints(0, suffixes[b]), case.prefix_lens[b : b + 1], case.append_lens[b : b + 1],
+        )  # fmt: skip
+        assert_same_bits(alone.run(backend.suffix_attention), results[0][where])
+
+
+def test_odd_strides_are_read_where_they_lie(backend) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        case = make_case([7, 3], [20, 5], [7, 0], heads=(2, 1), size=48, dtype=dtype)
+        for name in ("q", "k", "v", "k_cache", "v_cache"):
+            tensor = getattr(case, name)
+            padded = torch.full((*tensor.shape[:-1], tensor.size(-1) + 3), math.nan, dtype=dtype)[..., 2:-1]
+            setattr(case, name, padded.copy_(tensor))
+        check_attention(backend.suffix_attention, case)
+
+
+def test_a_nan_stays_in_its_head_and_sequence(backend) -> None:
+    case = make_case([6, 6], [30, 30], None, heads=(2, 2), size=32)
+    case.k[2, 1] = math.nan
+    out = case.run(backend.suffix_attention)
+    assert out[:6, 1].isnan().all()
+    out[:6, 1] = 0
+    assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_key_returns_its_value(backend, dtype) -> None:
+    case = make_case([1], [0], [1], heads=(3, 1), size=64, dtype=dtype)
+    torch.testing.assert_close(case.run(backend.suffix_attention), case.v.expand(1, 3, 64), rtol=1e-6, atol=0)
+
+
+def test_an_empty_batch_and_an_empty_pass(backend) -> None:
+    for suffixes in ([], [0], [0, 0, 0]):
+        case = make_case(suffixes, [3] * len(suffixes), suffixes)
+        assert case.with_fresh_cache().run(backend.suffix_attention).shape == (0, 2, 32)
+
+
+BAD = [
+    pytest.param(ints(0, 4, 2, 6), ints(1, 1, 1), ints(1, 1, 1), id="falling borders"),
+    pytest.param(ints(-9, HUGE, 3, HUGE), ints(1, 1, 1), ints(1, 1, 1), id="borders out of range"),
+    pytest.param(ints(0, 2, 4, 6), ints(-HUGE, HUGE, 9), ints(2, 2, 2), id="prefixes out of range"),
+    pytest.param(ints(0, 2, 4, 6), ints(0, 7, 8), ints(HUGE, 2, -HUGE), id="appends out of range"),
+]
+
+
+@pytest.mark.parametrize(("borders", "prefixes", "appends"), BAD)
+def test_unchecked_values_stay_within_the_tensors(borders, prefixes, appends) -> None:
+    q, k, v = torch.randn(3, 6, 2, 32)
+    guarded = torch.zeros(2, 5, 2, 8, 32)
+    k_cache, v_cache = guarded[:, 1:4]
+    torch.ops.lsp.suffix_attention(q, k, v, k_cache, v_cache, borders, prefixes, appends, 1.0, None, None)
+    assert not guarded[:, [0, 4]].any()
+
+
+def attend(case: AttentionCase) -> torch.Tensor:
+    return case.run(suffix_attention)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batched", [False, True])
+def test_opcheck(batched: bool, dtype: torch.dtype) -> None:
+    case = make_case([5, 5], [4, 9], [2, 5], batched=batched, dtype=dtype)
+    case.k_cache.nan_to_num_(), case.v_cache.nan_to_num_()
+    tensors = (case.q, case.k, case.v, case.k_cache, case.v_cache, case.cu_seqlens)
+    arguments = (*tensors, case.prefix_lens, case.append_lens, 0.3, None, None)
+    torch.library.opcheck(torch.ops.lsp.suffix_attention.default, arguments)
+
+
+def test_compiles_as_one_graph_that_copies_no_cache() -> None:
+    def layers(case: AttentionCase) -> torch.Tensor:
+        out = case.q
+        for _ in range(3):
+            out = suffix_attention(
+                out, case.k, case.v, case.k_cache, case.v_cache, case.cu_seqlens, case.prefix_lens, case.append_lens
+            )
+        return out
+
+    case = make_case([5, 3], [4, 9], [2, 3])
+    eager = layers(expected := case.with_fresh_cache())
+    (compiled, (source, *_)) = run_and_get_code(torch.compile(layers, fullgraph=True), ours := case.with_fresh_cache())
+    torch.testing.assert_close(compiled, eager)
+    assert_same_bits(ours.k_cache, expected.k_cache)
+    assert source.count("lsp.suffix_attention") >= 3
+    assert str(tuple(case.k_cache.shape)) not in "".join(re.findall("empty_strided.*", source))
+
+
+def test_meta_tensors_and_float64() -> None:
+    case = make_case([5, 3], [4, 9], [2, 3])
+    meta = AttentionCase(*(x.to("meta") for x in vars(case).values() if x is not None))
+    assert attend(meta).shape == case.q.shape
+    wide = case.double()
+    out = attend(wide)
+    assert out.dtype == torch.float64
+    assert_same_bits(wide.k_cache.float(), appended(case, case.k_cache, case.k))

@@ -1,0 +1,130 @@
+"""The prefix cache: what counts as frozen, when, and what an error leaves behind."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from lsp_kernels import PrefixCache, reference
+from tests.attention_cases import assert_same_bits
+
+SHAPE = {"n_layers": 2, "batch": 3, "n_kv_heads": 2, "capacity": 16, "head_dim": 32}
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def one_pass(cache: PrefixCache, suffixes: list[int], append: list[int], seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = torch.randn(cache.n_layers, 3, sum(suffixes), 2, 32, generator=generator)
+    cache.begin(ints(0, *torch.tensor(suffixes).cumsum(0).tolist()), append)
+    out = [cache.attend(layer, *tensors[layer]) for layer in range(cache.n_layers)]
+    cache.advance()
+    return out
+
+
+def state(cache: PrefixCache) -> list[torch.Tensor]:
+    return [x.clone() for x in (*cache.k, *cache.v, cache.lengths)]
+
+
+def test_passes_append_one_after_the_other() -> None:
+    cache = PrefixCache(**SHAPE)
+    one_pass(cache, [5, 0, 3], [4, 0, 3])
+    first = state(cache)
+    one_pass(cache, [6, 2, 1], [2, 2, 0], seed=1)
+    assert cache.lengths.tolist() == [6, 2, 3]
+    for before, after in zip(first[:-1], state(cache)[:-1], strict=True):
+        for b, length in enumerate([4, 0, 3]):
+            assert_same_bits(before[b, :, :length], after[b, :, :length])
+
+
+def test_two_passes_see_what_one_pass_over_everything_sees() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 9, 2, 32, generator=generator)
+    cache = PrefixCache(1, 1, 2, 16, 32)
+    cache.begin(ints(0, 5), [5])
+    cache.attend(0, q[:5], k[:5], v[:5])
+    cache.advance()
+    cache.begin(ints(0, 4), [0])
+    out = cache.attend(0, q[5:], k[5:], v[5:])
+    empty = torch.empty(1, 2, 0, 32)
+    whole = reference.suffix_attention(q, k, v, empty, empty.clone(), ints(0, 9), ints(0))
+    torch.testing.assert_close(out, whole[5:])
+
+
+def test_an_interrupted_pass_leaves_the_prefix_as_it_was() -> None:
+    cache, undisturbed = PrefixCache(**SHAPE), PrefixCache(**SHAPE)
+    for each in (cache, undisturbed):
+        one_pass(each, [5, 1, 3], [5, 1, 3])
+    cache.begin(ints(0, 4, 4, 4), [4, 0, 0])
+    cache.attend(0, *torch.full((3, 4, 2, 32), 9.0))  # and then an exception, before the second layer
+    assert cache.lengths.tolist() == [5, 1, 3]
+    for got, expected in zip(*(one_pass(c, [3, 1, 2], [3, 0, 2], seed=1) for c in (cache, undisturbed)), strict=True):
+        assert_same_bits(got, expected)
+
+
+def test_refresh_empties_and_truncate_shortens_only_those_named() -> None:
+    cache = PrefixCache(**SHAPE)
+    one_pass(cache, [5, 4, 3], [5, 4, 3])
+    cache.truncate({0: 2, 2: 3})
+    assert cache.lengths.tolist() == [2, 4, 3]
+    cache.refresh([1])
+    assert cache.lengths.tolist() == [2, 0, 3]
+    cache.refresh()
+    assert cache.lengths.tolist() == [0, 0, 0]
+
+
+def test_the_lengths_keep_their_address() -> None:
+    cache = PrefixCache(**SHAPE)
+    address = cache.lengths.data_ptr()
+    one_pass(cache, [5, 4, 3], [5, 4, 3])
+    cache.refresh([0])
+    assert cache.lengths.data_ptr() == address
+
+
+def test_the_memory_is_what_was_said_before_it_was_allocated(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="lsp_kernels.cache"):
+        cache = PrefixCache(**SHAPE, dtype=torch.bfloat16)
+    held = sum(x.untyped_storage().nbytes() for x in (*cache.k, *cache.v))
+    assert (
+        held == cache.nbytes == PrefixCache.bytes_needed(**SHAPE, dtype=torch.bfloat16) == 2 * 2 * 3 * 2 * 16 * 32 * 2
+    )
+    assert "24.0 KiB" in caplog.text
+
+
+def test_more_than_there_is_memory_is_refused_before_it_is_touched() -> None:
+    with pytest.raises(MemoryError, match=r"capacity: expected room for PrefixCache\(.*TiB.*, got \d+ free on cpu"):
+        PrefixCache(32, 64, 32, 2**31 - 1, 64, dtype=torch.bfloat16)
+
+
+BAD = [
+    pytest.param(lambda c: c.begin(None, [1, 17, 0]), r"append\[1\]: expected at most 12.*got 17", id="past the end"),
+    pytest.param(lambda c: c.begin(None, [1, 1]), "append: expected 3 lengths, got 2", id="too few lengths"),
+    pytest.param(lambda c: c.begin(None, [1, -1, 0]), r"append\[1\]: expected an integer from 0", id="negative"),
+    pytest.param(lambda c: c.truncate({1: 5}), r"lengths\[1\]: expected 0 to 4 \(frozen\), got 5", id="longer"),
+    pytest.param(lambda c: c.truncate({3: 0}), "sequences: expected 0 to 2, got 3", id="no such sequence"),
+    pytest.param(lambda c: c.refresh([0, 7]), "sequences: expected 0 to 2, got 7", id="no such sequence to refresh"),
+    pytest.param(lambda c: c.attend(2, *torch.zeros(3, 1, 2, 32)), "layer: expected 0 to 1, got 2", id="no such layer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), BAD)
+def test_an_error_leaves_the_cache_as_it_was(call, message) -> None:
+    cache = PrefixCache(**SHAPE)
+    one_pass(cache, [5, 4, 3], [5, 4, 3])
+    before = state(cache)
+    if "layer" in message:
+        cache.begin(ints(0, 1, 1, 1), [1, 0, 0])
+    with pytest.raises(ValueError, match=f"Invalid {message}"):
+        call(cache)
+    for got, expected in zip(state(cache), before, strict=True):
+        assert torch.equal(got.nan_to_num(), expected.nan_to_num())
+
+
+@pytest.mark.parametrize("call", [lambda c: c.advance(), lambda c: c.attend(0, *torch.zeros(3, 1, 2, 32))])
+def test_a_pass_must_have_begun(call) -> None:
+    with pytest.raises(RuntimeError, match="expected a pass that has begun"):
+        call(PrefixCache(**SHAPE))
