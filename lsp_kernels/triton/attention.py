@@ -271,16 +271,17 @@ def suffix_attention(
     tickets: Tensor | None,
     *,
     splits: int | None = None,
+    config: configs.AttentionConfig | None = None,
 ) -> Tensor:
-    """As ``torch.ops.lsp.suffix_attention``; `splits` is chosen from the shapes unless it is given."""
+    """As ``torch.ops.lsp.suffix_attention``; `splits` and `config` are chosen from the shapes unless they are given."""
     out = q.new_empty(q.shape)
     if out.numel() == 0 or k_cache.size(0) == 0:
         return out
-    launch = configs.attention_launch(q, k_cache, splits)
+    launch = configs.attention_launch(q, k_cache, splits, config)
     shared = _workspace(launch, partials, tickets, q.device) if launch.splits > 1 else (None, None)
     strides = [s for x in (q, k, v) for s in (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))]
     strides += [s for x in (k_cache, v_cache) for s in x.stride()[:3]]
-    config = launch.config
+    tile = launch.config
     attention_kernel[(launch.tiles * launch.splits, k_cache.size(1))](
         q,
         k,
@@ -302,13 +303,13 @@ def suffix_attention(
         G=launch.group,
         D=q.size(-1),
         DP=launch.padded,
-        BM=config.rows,
-        BN=config.keys,
+        BM=tile.rows,
+        BN=tile.keys,
         SPLIT=launch.splits > 1,
         WIDE=is_wide(strides, launch.group),
-        WAIT=config.wait,
+        WAIT=tile.wait,
         CHUNK=configs.BORDERS,
-        **config.options,
+        **tile.options,
     )
     return out
 

@@ -128,7 +128,7 @@ def build_attention(
     `wide`: offsets within a tile do not fit into 32 bits.
     """
     kernel = attention.attention_kernel
-    padded = 1 << (head_dim - 1).bit_length()
+    padded = configs.padded_size(head_dim)
     by_size = configs.ATTENTION[architecture][dtype][padded]
     config = config or by_size[len(by_size) // 2]
     absent = ["cu_ptr"] * (not packed) + ["append_ptr"] * (not append) + ["partial_ptr", "ticket_ptr"] * (not split)
@@ -189,7 +189,7 @@ def _shipped_commit(architecture: str) -> Iterator[Build]:
 
 def _shipped_attention(architecture: str) -> Iterator[Build]:
     for dtype, head_dim in itertools.product(configs.ALL_DTYPES, HEAD_DIMS):
-        for config in configs.ATTENTION[architecture][dtype][1 << (head_dim - 1).bit_length()]:
+        for config in configs.ATTENTION[architecture][dtype][configs.padded_size(head_dim)]:
             yield build_attention(architecture, dtype, head_dim, config)
             if dtype == torch.bfloat16:
                 yield build_attention(architecture, dtype, head_dim, config, split=False)

@@ -225,19 +225,30 @@ class AttentionLaunch:
         return self.tiles * self.heads if self.splits > 1 else 0
 
 
-def attention_launch(q: torch.Tensor, k_cache: torch.Tensor, splits: int | None = None) -> AttentionLaunch:
+def attention_tiles(q: torch.Tensor) -> list[AttentionConfig]:
+    """Every tile that a launch may choose, by size."""
+    return ATTENTION[device_of(q.device).architecture][q.dtype][padded_size(q.size(-1))]
+
+
+def padded_size(head_dim: int) -> int:
+    """The next power of two."""
+    return 1 << (head_dim - 1).bit_length()
+
+
+def attention_launch(
+    q: torch.Tensor, k_cache: torch.Tensor, splits: int | None = None, config: AttentionConfig | None = None
+) -> AttentionLaunch:
     """From shapes alone: the smallest tile that holds a sequence's rows on average, and splits that fill the device."""
-    device = device_of(q.device)
     batch, heads, capacity, size = k_cache.shape
-    group, padded = q.size(-2) // heads, 1 << (size - 1).bit_length()
-    tokens = math.prod(q.shape[:-2])
+    group, tokens = q.size(-2) // heads, math.prod(q.shape[:-2])
     average = -(-tokens // batch)
-    by_size = ATTENTION[device.architecture][q.dtype][padded]
-    config = next((c for c in by_size if c.rows >= average * group), by_size[-1])
+    if config is None:
+        by_size = attention_tiles(q)
+        config = next((c for c in by_size if c.rows >= average * group), by_size[-1])
     tiles = tokens * group // config.rows + batch if q.dim() == 3 else batch * -(-average * group // config.rows)
     if splits is None:
-        splits = attention_splits(config, tiles * heads, capacity + average, device.processors)
-    return AttentionLaunch(config, group, padded, heads, tiles, splits)
+        splits = attention_splits(config, tiles * heads, capacity + average, device_of(q.device).processors)
+    return AttentionLaunch(config, group, padded_size(size), heads, tiles, splits)
 
 
 def attention_splits(config: AttentionConfig, programs: int, keys: int, processors: int) -> int:

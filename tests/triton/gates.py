@@ -22,8 +22,8 @@ def violations(made: Build, compiled: Compiled) -> list[str]:
 
 
 def _within_limits(made: Build, compiled: Compiled) -> Iterator[str]:
-    heavy = made.family == "attention" and (_is_float32(made) or made.constants["D"] > 128)
-    if compiled.spills and not heavy:
+    heavy = made.family == "attention" and (_is_float32(made) or made.constants["D"] > 128 or "unaligned" in made.name)
+    if compiled.spills and not heavy:  # the table shows what heavy ones spill
         yield f"spills: {compiled.resources}"
     if compiled.shared > compiled.target.shared_limit:
         yield f"{compiled.shared} bytes of shared memory, {compiled.target.shared_limit} allowed"
