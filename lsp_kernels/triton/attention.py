@@ -306,7 +306,7 @@ def suffix_attention(
         BM=tile.rows,
         BN=tile.keys,
         SPLIT=launch.splits > 1,
-        WIDE=is_wide(strides, launch.group),
+        WIDE=is_wide(q, k, v, k_cache, v_cache),
         WAIT=tile.wait,
         CHUNK=configs.BORDERS,
         **tile.options,
@@ -314,9 +314,10 @@ def suffix_attention(
     return out
 
 
-def is_wide(strides: list[int], group: int) -> bool:
-    """Whether 32 bits might not hold the offsets within a tile."""
-    return (configs.MOST_ROWS + group) * max(strides) >= 1 << 31
+def is_wide(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
+    """Whether 32 bits might not hold an offset within a tile, which starts anywhere in 64 bits."""
+    within = (q.stride(-3), q.stride(-2), k.stride(-3), v.stride(-3), k_cache.stride(2), v_cache.stride(2))
+    return (configs.MOST_ROWS + q.size(-2) // k.size(-2)) * max(within) >= 1 << 31
 
 
 def _workspace(

@@ -25,7 +25,6 @@ POINTERS = {
 ATTENTION_POINTERS = {
     "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "partial_ptr": "*fp32", "ticket_ptr": "*i32",
 }  # fmt: skip
-ATTENTION_INTEGERS = ("batch", "length", "capacity", "splits", "least")
 HEAD_DIMS = (32, 64, 96, 128, 256)  # tuned; every other multiple of 16 up to 256 works too
 STRIDES = ("s_batch", "s_row", "s_margin_batch", "s_token_batch")
 
@@ -146,7 +145,7 @@ def build_attention(
             signature[name] = "fp32" if name == "scale" else "i64" if wide and name[:2] == "s_" else "i32"
     pointers = tuple(name for name in signature if name.endswith("_ptr"))
     strides = tuple(name for name in signature if name.startswith("s_"))
-    divisible = (*pointers, *strides) if aligned else tuple(ATTENTION_POINTERS.keys() & signature.keys())
+    divisible = (*pointers, *strides) if aligned else tuple(name for name in pointers if name in ATTENTION_POINTERS)
     variant = [str(dtype)[6:], f"D {head_dim}", f"{config.rows}x{config.keys}", f"group {group}"]
     variant += ["split"] * split + ["batch"] * (not packed) + ["no append"] * (not append)
     variant += ["over 2 GiB"] * (not near) + ["64-bit strides"] * wide + ["unaligned"] * (not aligned)

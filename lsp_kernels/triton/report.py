@@ -48,7 +48,9 @@ def text_table(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
 def fingerprint_of(family: str) -> str:
     """Over what every build of a family is made of, and the TTIR of one architecture's."""
     made = [b for name in TARGETS for b in builds.shipped(name, family)]
-    recipes = (f"{b.architecture} {b.name} {b.constants} {b.options} {b.signature} {b.aligned}" for b in made)
+    recipes = (
+        f"{b.architecture} {b.name} {b.constants} {b.options} {b.signature} {b.aligned}{b.near or ''}" for b in made
+    )
     return fingerprint([*recipes, *(b.lower() for b in made if b.architecture == "sm_90")])
 
 

@@ -71,6 +71,7 @@ def test_small_tiles_of_newer_targets_too(target: str) -> None:
     [
         pytest.param({"dtype": torch.float16, "head_dim": 64}, ragged(64, torch.float16, fused=True), id="float16"),
         pytest.param({"dtype": torch.float32, "head_dim": 32}, ragged(32, torch.float32), id="float32"),
+        pytest.param({"head_dim": 256}, ragged(256), id="head dimension 256"),
         pytest.param({"head_dim": 48, "append": False}, make_case([5], [40], None, heads=(7, 1), size=48,
                      dtype=torch.bfloat16), id="padded, nothing appended"),
         pytest.param({"head_dim": 32, "packed": False, "group": 3}, make_case([6, 6], [40, 0], [6, 2], heads=(6, 2),

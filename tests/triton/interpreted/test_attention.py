@@ -147,6 +147,13 @@ def test_elements_on_both_sides_of_two_to_the_31(suffixes: list[int], strides: t
     assert_same_bits(caches[1], case.v_cache)
 
 
+def test_only_strides_within_a_tile_ask_for_64_bits() -> None:
+    q, k = torch.empty(100_000, 28, 128, device="meta"), torch.empty(100_000, 4, 128, device="meta")
+    cache = torch.empty(64, 4, 1_000_000, 128, device="meta")
+    assert not attention.is_wide(q, k, k, cache, cache)
+    assert attention.is_wide(q, k, k, cache, torch.empty_strided(cache.shape, (0, 128, 2**24, 1), device="meta"))
+
+
 @pytest.mark.parametrize("tokens", [1, 16, 64, 256, 10_000])
 @pytest.mark.parametrize("capacity", [0, 1000, 32_768])
 def test_splits_fill_the_device_and_leave_each_enough_to_do(tokens: int, capacity: int) -> None:
