@@ -238,23 +238,31 @@ def padded_size(head_dim: int) -> int:
 def attention_launch(
     q: torch.Tensor, k_cache: torch.Tensor, splits: int | None = None, config: AttentionConfig | None = None
 ) -> AttentionLaunch:
-    """From shapes alone: the smallest tile that holds a sequence's rows on average, and splits that fill the device."""
+    """From shapes alone: a tile that suits the rows of a sequence on average, and splits that fill the device.
+
+    A tile is large only if there is work for every processor then; small ones read the keys too often to be better.
+    """
+    processors = device_of(q.device).processors
     batch, heads, capacity, size = k_cache.shape
     group, tokens = q.size(-2) // heads, math.prod(q.shape[:-2])
     average = -(-tokens // batch)
+
+    def programs(tile: AttentionConfig) -> int:
+        return heads * max(-(-tokens * group // tile.rows), min(batch, tokens))
+
+    def most_splits(tile: AttentionConfig) -> int:
+        return max(min((capacity + average) // LEAST_KEYS, MOST_MERGED // tile.rows), 1)
+
     if config is None:
-        by_size = attention_tiles(q)
-        config = next((c for c in by_size if c.rows >= average * group), by_size[-1])
-    tiles = tokens * group // config.rows + batch if q.dim() == 3 else batch * -(-average * group // config.rows)
+        small, *larger = attention_tiles(q)
+        roomy = [tile for tile in larger[1:] if programs(tile) * most_splits(tile) >= processors]
+        choice = [small, *larger[:1], *roomy]
+        config = next((tile for tile in choice if tile.rows >= average * group), choice[-1])
     if splits is None:
-        splits = attention_splits(config, tiles * heads, capacity + average, device_of(q.device).processors)
+        room = processors * max(8 // config.warps, 1) // programs(config)
+        splits = max(min(room, most_splits(config)), 1)
+    tiles = tokens * group // config.rows + batch if q.dim() == 3 else batch * -(-average * group // config.rows)
     return AttentionLaunch(config, group, padded_size(size), heads, tiles, splits)
-
-
-def attention_splits(config: AttentionConfig, programs: int, keys: int, processors: int) -> int:
-    """Into how many programs the keys of a tile are cut: as many as fill the device and have enough to do."""
-    room = processors * max(8 // config.warps, 1) // programs
-    return max(min(room, keys // LEAST_KEYS, MOST_MERGED // config.rows), 1)
 
 
 def attention_workspace_of(q: torch.Tensor, k_cache: torch.Tensor) -> tuple[int, int]:

@@ -154,12 +154,26 @@ def test_only_strides_within_a_tile_ask_for_64_bits() -> None:
     assert attention.is_wide(q, k, k, cache, torch.empty_strided(cache.shape, (0, 128, 2**24, 1), device="meta"))
 
 
-@pytest.mark.parametrize("tokens", [1, 16, 64, 256, 10_000])
-@pytest.mark.parametrize("capacity", [0, 1000, 32_768])
-def test_splits_fill_the_device_and_leave_each_enough_to_do(tokens: int, capacity: int) -> None:
-    config = configs.AttentionConfig(rows=64, keys=64)
-    programs = 4 * (tokens * 7 // 64 + 1)
-    count = configs.attention_splits(config, programs, capacity + tokens, processors=132)
-    assert count >= 1
-    assert count == 1 or (programs * count <= 2 * 132 and (capacity + tokens) / count >= configs.LEAST_KEYS)
-    assert count * config.rows <= configs.MOST_MERGED
+@pytest.mark.parametrize(
+    ("batch", "tokens", "heads", "capacity", "rows", "splits"),
+    [
+        pytest.param(1, 1, (28, 4), 8192, 16, 32, id="one token"),
+        pytest.param(1, 16, (28, 4), 8192, 64, 8, id="few tokens, long prefix"),
+        pytest.param(1, 64, (32, 32), 1024, 64, 4, id="no groups"),
+        pytest.param(1, 64, (28, 4), 100, 64, 1, id="short prefix"),
+        pytest.param(1, 2048, (32, 32), 1024, 128, 1, id="prompt"),
+        pytest.param(64, 64, (28, 4), 4096, 16, 1, id="many sequences"),
+    ],
+)
+def test_tiles_and_splits_follow_from_shapes(
+    batch: int, tokens: int, heads: tuple[int, int], capacity: int, rows: int, splits: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(configs, "LEAST_KEYS", 256)
+    monkeypatch.setattr(configs, "device_of", lambda device: configs.Device("sm_90", 132))
+    q = torch.empty(tokens, heads[0], 128, device="meta", dtype=torch.bfloat16)
+    k_cache = torch.empty(batch, heads[1], capacity, 128, device="meta", dtype=torch.bfloat16)
+    launch = configs.attention_launch(q, k_cache)
+    assert (launch.config.rows, launch.splits) == (rows, splits)
+    slots = launch.tiles * heads[1] * splits * rows
+    assert configs.attention_workspace_of(q, k_cache)[0] == (slots * 130 if splits > 1 else 0)
