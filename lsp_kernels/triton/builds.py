@@ -149,10 +149,11 @@ def build_attention(
     variant = [str(dtype)[6:], f"D {head_dim}", f"{config.rows}x{config.keys}", f"group {group}"]
     variant += ["split"] * split + ["batch"] * (not packed) + ["no append"] * (not append)
     variant += ["over 2 GiB"] * (not near) + ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
-    options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": config.maxnreg}
     name = f"{kernel.__name__} {', '.join(variant)}"
     near_pointers = pointers if near and TARGETS[architecture].backend == "hip" else ()
-    return Build("attention", kernel, name, architecture, signature, constants, options, divisible, near_pointers)
+    return Build(
+        "attention", kernel, name, architecture, signature, constants, config.options, divisible, near_pointers
+    )
 
 
 FAMILIES = ("commit", "attention")

@@ -124,8 +124,6 @@ class AttentionConfig:
     rows, keys : int
         Rows (query heads of tokens) of a program's tile, and keys that it looks at in one go.
     warps, stages : int
-    maxnreg : int, optional
-        A bound on registers, where the assembler would spill for the sake of occupancy.
     wait : bool
         As in `CommitConfig`.
     """
@@ -134,13 +132,11 @@ class AttentionConfig:
     keys: int
     warps: int = 4
     stages: int = 1
-    maxnreg: int | None = None
     wait: bool = False
 
     @property
     def options(self) -> dict[str, int]:
-        options = {"num_warps": self.warps, "num_stages": self.stages}
-        return options if self.maxnreg is None else options | {"maxnreg": self.maxnreg}
+        return {"num_warps": self.warps, "num_stages": self.stages}
 
 
 MOST_ROWS = 128
