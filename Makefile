@@ -19,8 +19,8 @@ test: $(READY) ## run the tests
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
 	$(BIN)/python -m pytest --ignore=tests/triton/interpreted
 
-test-targets: $(READY) ## compile every shipped kernel for every GPU and renew docs/targets.md (minutes)
-	$(BIN)/python -m pytest -m targets
+test-targets: $(READY) ## compile every shipped kernel for every GPU and renew docs/targets.md (minutes; KERNEL=attention: those)
+	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
 
 bench: $(READY) ## measure every kernel; prints ratios against the alternatives and the limit
 	$(BIN)/python -m pytest --benchmark

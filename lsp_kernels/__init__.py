@@ -6,7 +6,7 @@ Triton serves GPUs, C++ serves CPUs, plain PyTorch (`lsp_kernels.reference`) is 
 """
 
 from lsp_kernels import reference
-from lsp_kernels.attention import suffix_attention
+from lsp_kernels.attention import suffix_attention, warmup_attention
 from lsp_kernels.cache import PrefixCache
 from lsp_kernels.commit import commit_prefix, select_prefix, token_stats, warmup
 from lsp_kernels.rule import PrefixRule
@@ -26,4 +26,5 @@ __all__ = [
     "suffix_attention",
     "token_stats",
     "warmup",
+    "warmup_attention",
 ]

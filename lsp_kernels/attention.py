@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lsp_kernels import _checks, reference
+from lsp_kernels._ops import triton_reason
 from lsp_kernels.types import Workspace
 
 
@@ -77,6 +78,46 @@ def suffix_attention(
         q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, *shared
     )
     return out
+
+
+def warmup_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cu_seqlens: Tensor | None,
+    prefix_lens: Tensor,
+    append_lens: Tensor | None = None,
+) -> None:
+    """Compiles the GPU kernels for calls like this one, with any number of tokens and any lengths.
+
+    A first call compiles, which fails inside a CUDA graph capture and takes seconds elsewhere. The arguments are those
+    of `suffix_attention`; the cache stays as it is. Other heads, a missing `append_lens` or strides of another
+    divisibility by 16 are other kernels. On a CPU there is nothing to compile.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lsp_kernels import warmup_attention
+    >>> k_cache, v_cache = torch.zeros(2, 1, 1, 16, 32)
+    >>> q, k, v = torch.randn(3, 1, 5, 1, 32)
+    >>> warmup_attention(q, k, v, k_cache, v_cache, None, torch.zeros(1, dtype=torch.int32))
+    """
+    _checks.check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
+    if q.device.type != "cuda" or triton_reason() is not None:
+        return
+    from lsp_kernels.triton import attention as kernels
+    from lsp_kernels.triton import configs
+
+    none = torch.zeros_like(prefix_lens)
+    lengths = (cu_seqlens, none, None if append_lens is None else none)
+    with torch.cuda.device(q.device):
+        for config in configs.attention_tiles(q):
+            for splits in (1, 2):
+                kernels.suffix_attention(
+                    q, k, v, k_cache, v_cache, *lengths, 1.0, None, None, splits=splits, config=config
+                )
 
 
 def _reserve(workspace: Workspace | None, q: Tensor, k_cache: Tensor) -> tuple[Tensor | None, Tensor | None]:

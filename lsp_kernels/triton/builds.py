@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from lsp_kernels.triton import commit, configs
-from lsp_kernels.triton.aot import Compiled, compile_kernel, lower_kernel
+from lsp_kernels.triton import attention, commit, configs
+from lsp_kernels.triton.aot import TARGETS, Compiled, compile_kernel, lower_kernel
 
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 POINTERS = {
@@ -22,6 +22,10 @@ POINTERS = {
     "length_ptr": "*i32", "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32",
     "id_ptr": "*i32", "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "rest_ptr": "*fp32",
 }  # fmt: skip
+ATTENTION_POINTERS = {
+    "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "partial_ptr": "*fp32", "ticket_ptr": "*i32",
+}  # fmt: skip
+HEAD_DIMS = (32, 64, 96, 128, 256)  # tuned; every other multiple of 16 up to 256 works too
 STRIDES = ("s_batch", "s_row", "s_margin_batch", "s_token_batch")
 
 
@@ -37,16 +41,16 @@ class Build:
     constants: dict[str, Any]
     options: dict[str, Any]
     aligned: tuple[str, ...]
+    near: tuple[str, ...] = ()  # pointers to less than 2 GiB, for which AMD has instructions of their own
 
     def compile(self) -> Compiled:
-        return compile_kernel(
-            self.kernel, self.architecture, self.signature, self.constants, **self.options, aligned=self.aligned
-        )
+        return compile_kernel(self.kernel, self.architecture, self.signature, self.constants, **self._specialised())
 
     def lower(self) -> str:
-        return lower_kernel(
-            self.kernel, self.architecture, self.signature, self.constants, **self.options, aligned=self.aligned
-        )
+        return lower_kernel(self.kernel, self.architecture, self.signature, self.constants, **self._specialised())
+
+    def _specialised(self) -> dict[str, Any]:
+        return {**self.options, "aligned": self.aligned, "within_2gb": self.near}
 
 
 def build(
@@ -103,14 +107,71 @@ def build(
     return Build("commit", kernel, name, architecture, signature, chosen, options, divisible)
 
 
+def build_attention(
+    architecture: str,
+    dtype: torch.dtype = torch.bfloat16,
+    head_dim: int = 128,
+    config: configs.AttentionConfig | None = None,
+    *,
+    group: int = 7,
+    split: bool = True,
+    packed: bool = True,
+    append: bool = True,
+    aligned: bool = True,
+    near: bool = True,
+    wide: bool = False,
+) -> Build:
+    """A build of the attention kernel, by default with the middle tile, as a launch would compile it.
+
+    `aligned`: base and strides of all tensors are divisible by 16. `near`: the tensors have less than 2 GiB each.
+    `wide`: offsets within a tile do not fit into 32 bits.
+    """
+    kernel = attention.attention_kernel
+    padded = configs.padded_size(head_dim)
+    by_size = configs.ATTENTION[architecture][dtype][padded]
+    config = config or by_size[len(by_size) // 2]
+    absent = ["cu_ptr"] * (not packed) + ["append_ptr"] * (not append) + ["partial_ptr", "ticket_ptr"] * (not split)
+    constants: dict[str, Any] = {
+        "G": group, "D": head_dim, "DP": padded, "BM": config.rows, "BN": config.keys, "SPLIT": split, "WIDE": wide,
+        "WAIT": config.wait, "CHUNK": configs.BORDERS, **dict.fromkeys(absent),
+    }  # fmt: skip
+    signature = {}
+    for name in kernel.arg_names:
+        if name in constants:
+            continue
+        if name.endswith("_ptr"):
+            signature[name] = ATTENTION_POINTERS.get(name, TYPES[dtype])
+        else:
+            signature[name] = "fp32" if name == "scale" else "i64" if wide and name[:2] == "s_" else "i32"
+    pointers = tuple(name for name in signature if name.endswith("_ptr"))
+    strides = tuple(name for name in signature if name.startswith("s_"))
+    divisible = (*pointers, *strides) if aligned else tuple(name for name in pointers if name in ATTENTION_POINTERS)
+    variant = [str(dtype)[6:], f"D {head_dim}", f"{config.rows}x{config.keys}", f"group {group}"]
+    variant += ["split"] * split + ["batch"] * (not packed) + ["no append"] * (not append)
+    variant += ["over 2 GiB"] * (not near) + ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
+    name = f"{kernel.__name__} {', '.join(variant)}"
+    near_pointers = pointers if near and TARGETS[architecture].backend == "hip" else ()
+    return Build(
+        "attention", kernel, name, architecture, signature, constants, config.options, divisible, near_pointers
+    )
+
+
+FAMILIES = ("commit", "attention")
+
+
 def representative(architecture: str) -> Iterator[Build]:
     """One build of each kernel, the kind that decoding uses most."""
     for kernel in (commit.commit_kernel, commit.stats_kernel, commit.select_kernel):
         yield build(kernel, architecture, torch.bfloat16)
+    yield build_attention(architecture)
 
 
-def shipped(architecture: str) -> Iterator[Build]:
-    """Every dtype, alignment and variant that changes the code in a way worth looking at."""
+def shipped(architecture: str, family: str) -> Iterator[Build]:
+    """Every dtype, tile, alignment and variant that changes the code in a way worth looking at."""
+    return {"commit": _shipped_commit, "attention": _shipped_attention}[family](architecture)
+
+
+def _shipped_commit(architecture: str) -> Iterator[Build]:
     flags = (True, False)
     for dtype, aligned, hidden in itertools.product(configs.ALL_DTYPES, flags, flags):
         options: dict[str, Any] = {"aligned": aligned, "hidden": hidden, "splits": configs.MOST_SPLITS if hidden else 1}
@@ -124,3 +185,18 @@ def shipped(architecture: str) -> Iterator[Build]:
     for kernel in (commit.commit_kernel, commit.stats_kernel):
         yield build(kernel, architecture, torch.bfloat16, wide=True)
         yield build(kernel, architecture, torch.bfloat16, flags=False, snap=False)
+
+
+def _shipped_attention(architecture: str) -> Iterator[Build]:
+    for dtype, head_dim in itertools.product(configs.ALL_DTYPES, HEAD_DIMS):
+        for config in configs.ATTENTION[architecture][dtype][configs.padded_size(head_dim)]:
+            yield build_attention(architecture, dtype, head_dim, config)
+            if dtype == torch.bfloat16:
+                yield build_attention(architecture, dtype, head_dim, config, split=False)
+    variants: list[dict[str, Any]] = [
+        {"packed": False}, {"append": False}, {"group": 1}, {"head_dim": 80}, {"aligned": False}, {"wide": True},
+    ]  # fmt: skip
+    if TARGETS[architecture].backend == "hip":
+        variants.append({"near": False})
+    for options in variants:
+        yield build_attention(architecture, **options)

@@ -16,20 +16,12 @@ from torch import Tensor
 
 from lsp_kernels.triton import configs
 from lsp_kernels.triton.rule import scored_rows, select
+from lsp_kernels.triton.ticket import publish
 from lsp_kernels.triton.top2 import merge, scan_row
 
 BIG = tl.constexpr(0x7FFFFFFF)
 LN2 = tl.constexpr(0.6931471805599453)
 LOWEST_REST = tl.constexpr(-80.0)
-
-
-@triton.jit
-def publish(WAIT: tl.constexpr):
-    """A barrier after which the stores of all threads of the program can be released, or read by the program."""
-    if WAIT:
-        zero = tl.arange(0, 1)
-        tl.inline_asm_elementwise("s_waitcnt vmcnt(0)\n v_mov_b32 $0, $1", "=v,v", [zero], tl.int32, False, 1)
-    tl.debug_barrier()
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Arguments of the commit kernels as the launchers would pass them, for compiled code that is emulated."""
+"""Arguments of the kernels as the launchers would pass them, for compiled code that is emulated."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
 from lsp_kernels.triton.builds import Build
+from tests.attention_cases import AttentionCase
 
 
 class CommitInputs:
@@ -66,3 +67,27 @@ class CommitInputs:
         done = finished.view(torch.bool)
         outputs = Commit(counts, done, tokens, floats[0]) if commit else TokenStats(tokens, *floats)
         return grid, [named[name] for name in build.signature], outputs
+
+
+def attention_arguments(
+    build: Build, case: AttentionCase, splits: int
+) -> tuple[tuple[int, int], list[Any], Tensor, Tensor]:
+    """Grid, run-time arguments in the kernel's order, the output that it will write, and the tickets."""
+    batch, heads, capacity, size = case.k_cache.shape
+    chosen, length = build.constants, case.q.size(-3)
+    rows = length * chosen["G"]
+    tiles = batch * -(-rows // chosen["BM"]) if case.cu_seqlens is None else rows // chosen["BM"] + batch
+    out, tickets = torch.full_like(case.q, torch.nan).contiguous(), torch.zeros(tiles * heads, dtype=torch.int32)
+    named = {
+        "q_ptr": case.q, "k_ptr": case.k, "v_ptr": case.v, "kc_ptr": case.k_cache, "vc_ptr": case.v_cache,
+        "out_ptr": out, "cu_ptr": case.cu_seqlens, "prefix_ptr": case.prefix_lens, "append_ptr": case.append_lens,
+        "partial_ptr": torch.full((tiles * heads * splits * chosen["BM"] * (chosen["DP"] + 2),), torch.nan),
+        "ticket_ptr": tickets, "batch": batch, "length": length, "capacity": capacity, "splits": splits, "least": 1,
+        "scale": (size**-0.5 if case.scale is None else case.scale) * math.log2(math.e),
+    }  # fmt: skip
+    for name, x in (("q", case.q), ("k", case.k), ("v", case.v)):
+        strides = (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))
+        named |= zip((f"s_{name}b", f"s_{name}t", f"s_{name}h"), strides, strict=True)
+    for name, x in (("kc", case.k_cache), ("vc", case.v_cache)):
+        named |= zip((f"s_{name}b", f"s_{name}h", f"s_{name}s"), x.stride()[:3], strict=True)
+    return (tiles * splits, heads), [named[name] for name in build.signature], out, tickets

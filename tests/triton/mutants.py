@@ -15,7 +15,7 @@ from types import ModuleType
 import lsp_kernels.triton
 
 PACKAGE = Path(lsp_kernels.triton.__file__).parent
-FILES = ("top2", "rule", "commit")
+FILES = {"commit": ("ticket", "top2", "rule", "commit"), "attention": ("ticket", "attention")}
 _serial = itertools.count()
 
 
@@ -30,16 +30,16 @@ class Defect:
     cases: tuple[str, ...]
 
 
-def damaged(defect: Defect, directory: Path) -> ModuleType:
-    """The commit module with a defect in it or in what it imports, as files: Triton reads its kernels' source."""
+def damaged(defect: Defect, directory: Path, family: str = "commit") -> ModuleType:
+    """A family's module with a defect in it or in what it imports, as files: Triton reads its kernels' source."""
     prefix = f"lsp_damaged_{next(_serial)}"
     module = None
-    for name in FILES:
+    for name in FILES[family]:
         text = (PACKAGE / f"{name}.py").read_text()
         if name == defect.file:
             assert text.count(defect.old) == 1, f"{defect.name}: {defect.old!r} occurs {text.count(defect.old)} times"
             text = text.replace(defect.old, defect.new)
-        for other in FILES:
+        for other in FILES[family]:
             text = text.replace(f"from lsp_kernels.triton.{other} import", f"from {prefix}_{other} import")
         path = directory / f"{prefix}_{name}.py"
         path.write_text(text)

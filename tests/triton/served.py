@@ -53,3 +53,13 @@ class Served:
         tables = (None, None) if vocabulary is None else (vocabulary.flags, vocabulary.suppressed)
         arguments = (logits, cu_rows, n_active, starts, *tables, *rule_arguments(rule), *workspace)
         return Commit(*self.module.commit_prefix(*arguments, splits=self.splits))
+
+    def suffix_attention(
+        self,
+        q: Tensor,
+        *arguments: Tensor | None,
+        scale: float | None = None,
+        workspace: tuple[Any, Any] = (None, None),
+    ) -> Tensor:
+        scale = q.size(-1) ** -0.5 if scale is None else scale
+        return self.module.suffix_attention(q, *arguments, scale, *workspace, splits=self.splits)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lsp_kernels.triton.builds import build
+from lsp_kernels.triton import configs
+from lsp_kernels.triton.builds import build, build_attention
 from lsp_kernels.triton.commit import commit_kernel
 from tests.ptx import RaceError, launch
 from tests.triton.gates import violations
@@ -19,6 +20,7 @@ BEFORE_TICKET = Defect(
     "no barrier before the ticket", "commit",
     "            publish(WAIT)\n            if tl.atomic_add", "            if tl.atomic_add", (),
 )  # fmt: skip
+BEFORE_MERGE = Defect("no barrier before the ticket", "attention", "            publish(WAIT)\n", "", ())
 BEFORE_RULE = Defect("no barrier before the rule", "commit", "publish(WAIT)\n                chosen", "chosen", ())
 
 
@@ -43,3 +45,14 @@ def test_a_barrier_without_a_wait_fails_the_gate(target: str) -> None:
     made = build(commit_kernel, target, torch.bfloat16)
     broken = dataclasses.replace(made, constants=made.constants | {"WAIT": False})
     assert violations(broken, broken.compile()) != []
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_a_shared_tile_without_its_barrier_or_wait_fails_the_gate(target: str, tmp_path: Path) -> None:
+    small = configs.ATTENTION[target][torch.bfloat16][32][0]
+    made = build_attention(target, head_dim=32, config=small)
+    assert violations(made, made.compile()) == []
+    without_wait = dataclasses.replace(made, constants=made.constants | {"WAIT": False})
+    without_barrier = dataclasses.replace(made, kernel=damaged(BEFORE_MERGE, tmp_path, "attention").attention_kernel)
+    for broken in (without_wait, without_barrier):
+        assert violations(broken, broken.compile()) != []

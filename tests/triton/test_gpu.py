@@ -11,7 +11,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lsp_kernels
-from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary, Workspace, commit_prefix, reference, warmup
+from lsp_kernels import (
+    Commit,
+    PrefixRule,
+    TokenStats,
+    Vocabulary,
+    Workspace,
+    commit_prefix,
+    reference,
+    suffix_attention,
+    warmup,
+    warmup_attention,
+)
+from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
 from tests.strategies import Case, cases
 from tests.support import check_commit, check_select, check_stats, same
 
@@ -135,3 +147,62 @@ def test_nothing_but_the_kernel_is_launched(step: Step) -> None:
         torch.cuda.synchronize()
     launched = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     assert launched == ["commit_kernel"]
+
+
+def attention_on_gpu(*tensors: torch.Tensor | None, **arguments: Any) -> torch.Tensor:
+    """suffix_attention with tensors moved to the GPU, and output and caches back."""
+    moved = [move(tensor) for tensor in tensors]
+    out = suffix_attention(*moved, **arguments)
+    for here, there in zip(tensors[3:5], moved[3:5], strict=True):
+        here.copy_(there)
+    return out.cpu()
+
+
+@settings(many, max_examples=500)
+@given(case=attention_cases(longest_prefix=2000, longest_suffix=300))
+def test_attention_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(case: AttentionCase) -> None:
+    check_attention(attention_on_gpu, case, factor=2.0)
+
+
+@pytest.fixture
+def long_prefixes() -> AttentionCase:
+    """So few rows and so many keys that they are shared between programs."""
+    case = make_case([16, 9], [8000, 3000], [5, 0], heads=(28, 4), size=128, dtype=torch.bfloat16)
+    return AttentionCase(*(move(getattr(case, field.name)) for field in dataclasses.fields(case)))
+
+
+def test_attention_gives_the_same_bits_every_time(long_prefixes: AttentionCase) -> None:
+    workspace = Workspace()
+    first = long_prefixes.with_fresh_cache().run(suffix_attention, workspace=workspace)
+    assert workspace.partials.numel() > 0
+    for _ in range(50):
+        assert_same_bits(long_prefixes.with_fresh_cache().run(suffix_attention, workspace=workspace), first)
+    assert not workspace.tickets.any()
+
+
+def test_a_captured_attention_replays_on_a_longer_prefix(long_prefixes: AttentionCase) -> None:
+    case, workspace, stream = long_prefixes, Workspace(), torch.cuda.Stream()
+    case.append_lens.zero_()
+    case.k_cache.nan_to_num_()
+    case.v_cache.nan_to_num_()
+    case.run(lambda *tensors, scale: warmup_attention(*tensors))
+    with torch.cuda.stream(stream):
+        case.run(suffix_attention, workspace=workspace)  # grows the workspace, which a capture may not
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        out = case.run(suffix_attention, workspace=workspace)
+    for prefix in (0, 100, 5000):
+        case.prefix_lens.fill_(prefix)
+        graph.replay()
+        torch.cuda.synchronize()
+        torch.testing.assert_close(out, case.run(reference.suffix_attention), rtol=0.02, atol=0.02)
+
+
+def test_nothing_but_the_attention_kernel_is_launched(long_prefixes: AttentionCase) -> None:
+    workspace = Workspace()
+    long_prefixes.run(suffix_attention, workspace=workspace)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        long_prefixes.run(suffix_attention, workspace=workspace)
+        torch.cuda.synchronize()
+    launched = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert launched == ["attention_kernel"]

@@ -23,10 +23,15 @@ def test_representative_builds_pass_every_gate(target: str) -> None:
 
 
 def test_every_target_is_configured() -> None:
-    assert set(configs.COMMIT) == set(configs.STATS) == set(TARGETS)
+    assert set(configs.COMMIT) == set(configs.STATS) == set(configs.ATTENTION) == set(TARGETS)
     for table in (*configs.COMMIT.values(), *configs.STATS.values()):
         for config in table.values():
             assert 4 * config.block <= SPAN, "a group of tiles may touch two spans of suppressed ids, not three"
+    for by_head_dim in (table for tables in configs.ATTENTION.values() for table in tables.values()):
+        assert list(by_head_dim) == [32, 64, 128, 256]
+        for by_size in by_head_dim.values():
+            assert by_size == sorted(by_size, key=lambda config: config.rows)
+            assert by_size[-1].rows <= configs.MOST_ROWS
 
 
 @pytest.mark.parametrize(
@@ -43,9 +48,13 @@ def test_info_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr(sys, "argv", ["info", "--targets"])
     info.main()
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["architecture", "build", "registers", "spills", "shared", "widest", "load", "occupancy"]
-    assert [row.split()[:2] for row in rows] == [["sm_90", f"{name}_kernel"] for name in ("commit", "stats", "select")]
+    assert header.split() == ["architecture", "build", "registers", "spills", "shared", "widest", "load", "occupancy",
+                              "tensor", "cores"]  # fmt: skip
+    kernels = ("commit", "stats", "select", "attention")
+    assert [row.split()[:2] for row in rows] == [["sm_90", f"{name}_kernel"] for name in kernels]
 
 
-def test_the_table_of_targets_is_not_stale() -> None:
-    assert stored_fingerprint("commit") == fingerprint_of("commit"), "run `make test-targets` to renew docs/targets.md"
+@pytest.mark.parametrize("family", builds.FAMILIES)
+def test_the_table_of_targets_is_not_stale(family: str) -> None:
+    renew = f"run `make test-targets KERNEL={family}` to renew docs/targets.md"
+    assert stored_fingerprint(family) == fingerprint_of(family), renew

@@ -1,0 +1,335 @@
+"""Suffix attention in one launch: attend, share long prefixes between programs, merge, and append to the cache.
+
+A row is one query head of one token; the heads that share a K/V head are packed, so a tile of rows reads each key once.
+A program has one tile of rows, one K/V head and one split of the keys. Where several splits have keys, each publishes
+what it has and takes a ticket of its tile; whoever takes the last one merges. Nobody waits for anybody. The grid
+depends on shapes alone; lengths are found on the device and clamped, so that wrong ones never lead out of bounds.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lsp_kernels.triton import configs
+from lsp_kernels.triton.ticket import publish
+
+APPEND = tl.constexpr(16)  # tokens that a program appends at once
+LOG2E = math.log2(math.e)
+
+
+@triton.jit
+def clamp(x, low, high):
+    return tl.minimum(tl.maximum(x, low), high)
+
+
+@triton.jit
+def tile_at(i_t, cu_ptr, batch, length, G: tl.constexpr, BM: tl.constexpr, CHUNK: tl.constexpr):
+    """Sequence of a tile, its first token and number of tokens, and the tile's first row, which may be none of its own.
+
+    Packed, sequence b has the tiles from begin_b * G // BM + b on, which are always enough.
+    """
+    if cu_ptr is None:
+        tiles = tl.cdiv(length * G, BM)
+        i_b = i_t // tiles
+        begin = tl.full((), 0, tl.int32)
+        n = length
+        row = (i_t - i_b * tiles) * BM
+    else:
+        before = tl.full((), 0, tl.int32)
+        for b0 in range(0, batch, CHUNK):
+            o_b = b0 + tl.arange(0, CHUNK)
+            first = clamp(tl.load(cu_ptr + o_b, mask=o_b < batch, other=0), 0, length) * G // BM + o_b
+            before += tl.sum(((first <= i_t) & (o_b < batch)).to(tl.int32), 0)
+        i_b = tl.maximum(before - 1, 0)
+        begin = clamp(tl.load(cu_ptr + i_b), 0, length)
+        n = clamp(tl.load(cu_ptr + i_b + 1), begin, length) - begin
+        row = (i_t - begin * G // BM - i_b) * BM
+    return i_b, begin, n, row
+
+
+@triton.jit
+def append_tokens(
+    p_k, p_v, p_kc, p_vc, s_k, s_v, s_kc, s_vc, worker, workers, prefix, append,
+    D: tl.constexpr, DP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Copies this program's share of the first tokens to the slots behind the prefix, which no program reads."""
+    o_d = tl.arange(0, DP)
+    o_j = tl.arange(0, APPEND)
+    if WIDE:
+        o_j = o_j.to(tl.int64)
+    for j0 in range(worker * APPEND, append, workers * APPEND):
+        token = tl.full((), 0, tl.int64) + j0
+        m = (j0 + o_j < append)[:, None] & (o_d < D)[None, :]
+        b_k = tl.load(p_k + token * s_k + o_j[:, None] * s_k + o_d[None, :], mask=m)  # [APPEND, DP]
+        b_v = tl.load(p_v + token * s_v + o_j[:, None] * s_v + o_d[None, :], mask=m)
+        slot = prefix + token
+        tl.store(p_kc + slot * s_kc + o_j[:, None] * s_kc + o_d[None, :], b_k, mask=m)
+        tl.store(p_vc + slot * s_vc + o_j[:, None] * s_vc + o_d[None, :], b_v, mask=m)
+
+
+@triton.jit
+def attend(
+    b_q, p_k, p_v, p_kc, p_vc, s_k, s_v, s_kc, s_vc, first, last, prefix, n, scale,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Softmax over chunks `first` to `last` of the keys, first those of the prefix, then those of the pass.
+
+    Returns the weighted sum of the values, the largest score (in powers of two) and the sum of the weights.
+    """
+    o_d = tl.arange(0, DP)
+    o_n = tl.arange(0, BN)
+    if WIDE:
+        o_n = o_n.to(tl.int64)
+    chunks = tl.cdiv(prefix, BN)
+    b_o = tl.zeros((BM, DP), tl.float32)
+    b_max = tl.full((BM,), float("-inf"), tl.float32)
+    b_sum = tl.zeros((BM,), tl.float32)
+    for i_c in range(first, last):
+        frozen = i_c < chunks
+        key = tl.where(frozen, i_c, i_c - chunks) * BN
+        end = tl.where(frozen, prefix, n)
+        s_key = tl.where(frozen, s_kc, s_k)
+        s_value = tl.where(frozen, s_vc, s_v)
+        p_key = tl.where(frozen, p_kc, p_k) + key.to(tl.int64) * s_key
+        p_value = tl.where(frozen, p_vc, p_v) + key.to(tl.int64) * s_value
+        m_n = key + o_n < end
+        m_k = m_n[None, :]
+        m_v = m_n[:, None]
+        if D != DP:
+            m_k = m_k & (o_d < D)[:, None]
+            m_v = m_v & (o_d < D)[None, :]
+        b_k = tl.load(p_key + o_n[None, :] * s_key + o_d[:, None], mask=m_k, other=0.0)  # [DP, BN]
+        b_v = tl.load(p_value + o_n[:, None] * s_value + o_d[None, :], mask=m_v, other=0.0)  # [BN, DP]
+        b_s = tl.dot(b_q, b_k, input_precision="ieee") * scale
+        b_s = tl.where(m_n[None, :], b_s, float("-inf"))
+        b_new = tl.maximum(b_max, tl.max(b_s, 1))
+        b_p = tl.exp2(b_s - b_new[:, None])
+        rescale = tl.exp2(b_max - b_new)
+        b_sum = b_sum * rescale + tl.sum(b_p, 1)
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * rescale[:, None], input_precision="ieee")
+        b_max = b_new
+    return b_o, b_max, b_sum
+
+
+@triton.jit
+def merge_splits(p_o, p_max, active, BM: tl.constexpr, DP: tl.constexpr):
+    """Joins what the splits of a tile published, in their order: the same result whoever comes last."""
+    o_m = tl.arange(0, BM)
+    o_o = o_m[:, None] * DP + tl.arange(0, DP)[None, :]
+    b_o = tl.zeros((BM, DP), tl.float32)
+    b_max = tl.full((BM,), float("-inf"), tl.float32)
+    b_sum = tl.zeros((BM,), tl.float32)
+    for _ in range(0, active):
+        b_m = tl.load(p_max + o_m, cache_modifier=".cg")
+        b_l = tl.load(p_max + BM + o_m, cache_modifier=".cg")
+        b_new = tl.maximum(b_max, b_m)
+        mine = tl.exp2(b_max - b_new)
+        other = tl.exp2(b_m - b_new)
+        b_o = b_o * mine[:, None] + tl.load(p_o + o_o, cache_modifier=".cg") * other[:, None]
+        b_sum = b_sum * mine + b_l * other
+        b_max = b_new
+        p_o += BM * DP
+        p_max += 2 * BM
+    return b_o / b_sum[:, None]
+
+
+@triton.jit(do_not_specialize=["batch", "length", "capacity", "splits", "least"])
+def attention_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    kc_ptr,
+    vc_ptr,
+    out_ptr,
+    cu_ptr,
+    prefix_ptr,
+    append_ptr,
+    partial_ptr,
+    ticket_ptr,
+    s_qb,
+    s_qt,
+    s_qh,
+    s_kb,
+    s_kt,
+    s_kh,
+    s_vb,
+    s_vt,
+    s_vh,
+    s_kcb,
+    s_kch,
+    s_kcs,
+    s_vcb,
+    s_vch,
+    s_vcs,
+    batch,
+    length,
+    capacity,
+    splits,
+    least,
+    scale,
+    G: tl.constexpr,
+    D: tl.constexpr,
+    DP: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WIDE: tl.constexpr,
+    WAIT: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    i_h = tl.program_id(1)
+    i_t = tl.program_id(0)
+    i_s = i_t * 0
+    if SPLIT:
+        i_s = i_t % splits
+        i_t = i_t // splits
+    i_b, begin, n, row = tile_at(i_t, cu_ptr, batch, length, G, BM, CHUNK)
+    rows = n * G
+    if (row < 0) | (row >= rows):
+        return
+    prefix = clamp(tl.load(prefix_ptr + i_b), 0, capacity)
+    b64 = i_b.to(tl.int64)
+    h64 = i_h.to(tl.int64)
+    t64 = begin.to(tl.int64)
+    p_k = k_ptr + b64 * s_kb + t64 * s_kt + h64 * s_kh
+    p_v = v_ptr + b64 * s_vb + t64 * s_vt + h64 * s_vh
+    p_kc = kc_ptr + b64 * s_kcb + h64 * s_kch
+    p_vc = vc_ptr + b64 * s_vcb + h64 * s_vch
+
+    if append_ptr is not None:
+        append = clamp(tl.load(append_ptr + i_b), 0, tl.minimum(n, capacity - prefix))
+        worker = row // BM
+        workers = tl.cdiv(rows, BM)
+        if SPLIT:
+            worker = worker * splits + i_s
+            workers *= splits
+        append_tokens(
+            p_k, p_v, p_kc, p_vc, s_kt, s_vt, s_kcs, s_vcs, worker, workers, prefix, append, D, DP, WIDE
+        )  # fmt: skip
+
+    chunks = tl.cdiv(prefix, BN) + tl.cdiv(n, BN)
+    share = chunks
+    active = 1
+    if SPLIT:
+        share = tl.maximum(tl.cdiv(chunks, splits), least)
+        active = tl.cdiv(chunks, share)
+    if i_s < active:  # a split without keys takes no ticket
+        o_m = tl.arange(0, BM)
+        o_d = tl.arange(0, DP)
+        token = row // G
+        o_t = (row + o_m) // G - token
+        o_h = (row + o_m) % G
+        m_q = (row + o_m < rows)[:, None] & (o_d < D)[None, :]
+        p_q = q_ptr + b64 * s_qb + (t64 + token) * s_qt + h64 * G * s_qh
+        if WIDE:
+            o_q = o_t.to(tl.int64) * s_qt + o_h.to(tl.int64) * s_qh
+        else:
+            o_q = o_t * s_qt + o_h * s_qh
+        b_q = tl.load(p_q + o_q[:, None] + o_d[None, :], mask=m_q, other=0.0)  # [BM, DP]
+        b_o, b_max, b_sum = attend(
+            b_q, p_k, p_v, p_kc, p_vc, s_kt, s_vt, s_kcs, s_vcs, i_s * share, tl.minimum((i_s + 1) * share, chunks),
+            prefix, n, scale, D, DP, BM, BN, WIDE,
+        )  # fmt: skip
+        heads = tl.num_programs(1) * G
+        if cu_ptr is None:
+            t64 += b64 * length
+        p_out = out_ptr + ((t64 + token) * heads + i_h * G) * D + (o_t * heads + o_h)[:, None] * D + o_d[None, :]
+        if active == 1:
+            tl.store(p_out, (b_o / b_sum[:, None]).to(out_ptr.dtype.element_ty), mask=m_q)
+        elif SPLIT:
+            i_tile = i_t * tl.num_programs(1) + i_h
+            slots = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
+            slot = i_tile.to(tl.int64) * splits  # the tile's first split
+            p_o = partial_ptr + slot * (BM * DP)
+            p_max = partial_ptr + slots * (BM * DP) + slot * (2 * BM)
+            tl.store(p_o + i_s * (BM * DP) + o_m[:, None] * DP + o_d[None, :], b_o)
+            tl.store(p_max + i_s * (2 * BM) + o_m, b_max)
+            tl.store(p_max + i_s * (2 * BM) + BM + o_m, b_sum)
+            publish(WAIT)
+            if tl.atomic_add(ticket_ptr + i_tile, 1, sem="acq_rel", scope="gpu") == active - 1:
+                b_out = merge_splits(p_o, p_max, active, BM, DP)
+                tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_q)
+                tl.store(ticket_ptr + i_tile, 0)
+
+
+def suffix_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cu_seqlens: Tensor | None,
+    prefix_lens: Tensor,
+    append_lens: Tensor | None,
+    scale: float,
+    partials: Tensor | None,
+    tickets: Tensor | None,
+    *,
+    splits: int | None = None,
+    config: configs.AttentionConfig | None = None,
+) -> Tensor:
+    """As ``torch.ops.lsp.suffix_attention``; `splits` and `config` are chosen from the shapes unless they are given."""
+    out = q.new_empty(q.shape)
+    if out.numel() == 0 or k_cache.size(0) == 0:
+        return out
+    launch = configs.attention_launch(q, k_cache, splits, config)
+    shared = _workspace(launch, partials, tickets, q.device) if launch.splits > 1 else (None, None)
+    strides = [s for x in (q, k, v) for s in (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))]
+    strides += [s for x in (k_cache, v_cache) for s in x.stride()[:3]]
+    tile = launch.config
+    attention_kernel[(launch.tiles * launch.splits, k_cache.size(1))](
+        q,
+        k,
+        v,
+        k_cache,
+        v_cache,
+        out,
+        cu_seqlens,
+        prefix_lens,
+        append_lens,
+        *shared,
+        *strides,
+        k_cache.size(0),
+        q.size(-3),
+        k_cache.size(2),
+        launch.splits,
+        launch.least,
+        scale * LOG2E,
+        G=launch.group,
+        D=q.size(-1),
+        DP=launch.padded,
+        BM=tile.rows,
+        BN=tile.keys,
+        SPLIT=launch.splits > 1,
+        WIDE=is_wide(q, k, v, k_cache, v_cache),
+        WAIT=tile.wait,
+        CHUNK=configs.BORDERS,
+        **tile.options,
+    )
+    return out
+
+
+def is_wide(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
+    """Whether 32 bits might not hold an offset within a tile, which starts anywhere in 64 bits."""
+    within = (q.stride(-3), q.stride(-2), k.stride(-3), v.stride(-3), k_cache.stride(2), v_cache.stride(2))
+    return (configs.MOST_ROWS + q.size(-2) // k.size(-2)) * max(within) >= 1 << 31
+
+
+def _workspace(
+    launch: configs.AttentionLaunch, partials: Tensor | None, tickets: Tensor | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Partials as floats, and tickets; allocated here if the caller holds none."""
+    if partials is None or tickets is None:
+        partials = torch.empty(launch.partials, dtype=torch.int32, device=device)
+        tickets = torch.zeros(launch.tickets, dtype=torch.int32, device=device)
+    if partials.numel() < launch.partials or tickets.numel() < launch.tickets:
+        raise ValueError(
+            f"Invalid workspace: expected room for {launch.partials} partials and {launch.tickets} tickets, "
+            f"got {partials.numel()} and {tickets.numel()}"
+        )
+    return partials.view(torch.float32), tickets

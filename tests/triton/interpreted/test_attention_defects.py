@@ -1,0 +1,176 @@
+"""Each seeded defect of the attention kernel is noticed by the case that is there for it; the sound kernel passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from lsp_kernels import reference
+from lsp_kernels.triton import attention
+from tests.attention_cases import AttentionCase, assert_same_bits, check_attention, make_case
+from tests.triton.interpreter import AccessError, RaceError, checked
+from tests.triton.mutants import Defect, damaged
+from tests.triton.served import Served
+
+NOTICED = (AssertionError, AccessError, RaceError)
+
+
+def compare(served: Served, case: AttentionCase) -> None:
+    """Against the definition, twice with one workspace."""
+    room = (torch.empty(50_000, dtype=torch.int32), torch.zeros(40, dtype=torch.int32))
+    for seed in (1, 2):
+        with checked(seed):
+            check_attention(served.suffix_attention, case, factor=2.0, workspace=room)
+
+
+def several_sequences(served: Served) -> None:
+    """Two heads of K/V, a group that does not divide a tile, empty sequences, ragged ends of prefix and pass."""
+    compare(served, make_case([9, 0, 3], [37, 7, 5], [9, 0, 2], heads=(14, 2)))
+
+
+def batch(served: Served) -> None:
+    compare(served, make_case([5, 5], [20, 33], [5, 0], heads=(3, 1), batched=True))
+
+
+def rising_scores(served: Served) -> None:
+    """The largest score comes last."""
+    case = make_case([4], [70], None, heads=(2, 1))
+    case.k_cache[0, 0, :70] = case.q[0, 0] * torch.linspace(0, 0.5, 70)[:, None]
+    compare(served, case)
+
+
+def stale_values(served: Served) -> None:
+    """All tiles of keys lie within the tensors, so that only what stale slots hold can be noticed."""
+    compare(served, make_case([16], [20], [4], heads=(1, 1), slack=8))
+
+
+def long_append(served: Served) -> None:
+    compare(served, make_case([60], [0], [55], heads=(1, 1)))
+
+
+def other_strides(served: Served) -> None:
+    """V, its cache and its heads do not lie in memory as K's do."""
+    case = make_case([6, 2], [30, 3], [6, 1], heads=(2, 2))
+    case.v = torch.full((8, 6, 50), torch.nan)[:, 1::3, :32].copy_(case.v)
+    case.v_cache = case.v_cache.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)  # slots outermost
+    compare(served, case)
+
+
+def padded_head(served: Served) -> None:
+    """A head dimension between two powers of two, with NaN behind every head."""
+    case = make_case([5], [19], [3], heads=(2, 1), size=48)
+    for name in ("k", "v", "k_cache", "v_cache"):
+        tensor = getattr(case, name)
+        room = torch.full((*tensor.shape[:-1], 64), torch.nan)
+        setattr(case, name, room[..., :48].copy_(tensor))
+    compare(served, case)
+
+
+def wrong_lengths(served: Served) -> None:
+    """Clamped as the reference clamps them."""
+    case = make_case([6, 6, 6], [20] * 3, None, heads=(1, 1), slack=4)
+    case.k_cache.copy_(torch.randn(case.k_cache.shape))
+    case.v_cache.copy_(torch.randn(case.v_cache.shape))
+    case.prefix_lens, case.append_lens = torch.tensor([20, 99, -3]).int(), torch.tensor([6, 2, -1]).int()
+    mine, theirs = case.with_fresh_cache(), case.with_fresh_cache()
+    with checked():
+        out = mine.run(served.suffix_attention)
+    torch.testing.assert_close(out, theirs.run(reference.suffix_attention), rtol=0, atol=1e-5)
+    assert_same_bits(mine.k_cache, theirs.k_cache)
+    assert_same_bits(mine.v_cache, theirs.v_cache)
+
+
+def wrong_borders(served: Served) -> None:
+    case = make_case([6, 6, 6], [20] * 3, [6] * 3, heads=(7, 1))
+    for borders in ([9, 15, 12, 18], [-5, 6, 12, 99], [0, 18, 6, 12]):
+        case.cu_seqlens = torch.tensor(borders).int()
+        with checked(races=False):
+            case.with_fresh_cache().run(served.suffix_attention)
+
+
+CASES: dict[str, Callable[[Served], None]] = {
+    f.__name__: f
+    for f in (several_sequences, batch, rising_scores, stale_values, long_append, other_strides, padded_head,
+              wrong_lengths, wrong_borders)
+}  # fmt: skip
+
+DEFECTS = [
+    Defect("append to the wrong slot", "attention", "slot = prefix + token", "slot = 0 * prefix + token",
+           ("several_sequences", "batch")),
+    Defect("append of the first block alone", "attention", "range(worker * APPEND, append, workers * APPEND)",
+           "range(worker * APPEND, tl.minimum(append, workers * APPEND), workers * APPEND)", ("long_append",)),
+    Defect("append one too many", "attention", "(j0 + o_j < append)", "(j0 + o_j <= append)", ("long_append",)),
+    Defect("append by every program", "attention", "worker = worker * splits + i_s", "worker = worker * splits",
+           ("several_sequences",)),
+    Defect("reads what this launch appends", "attention", "    chunks = tl.cdiv(prefix, BN) + tl.cdiv(n, BN)",
+           "    prefix += append\n    chunks = tl.cdiv(prefix, BN) + tl.cdiv(n, BN)", ("several_sequences", "batch")),
+    Defect("wrong head group", "attention", "h64 * G * s_qh", "h64 * s_qh", ("several_sequences",)),
+    Defect("head of the wrong token", "attention", "o_h = (row + o_m) % G", "o_h = o_m % G", ("several_sequences",)),
+    Defect("wrong head of K", "attention", "t64 * s_kt + h64 * s_kh", "t64 * s_kt", ("several_sequences",)),
+    Defect("stale maximum", "attention", "b_v, b_o * rescale[:, None]", "b_v, b_o", ("rising_scores",)),
+    Defect("stale sum", "attention", "b_sum * rescale + tl.sum", "b_sum + tl.sum", ("rising_scores",)),
+    Defect("splits merged without rescaling", "attention", 'cache_modifier=".cg") * other[:, None]',
+           'cache_modifier=".cg")', ("rising_scores",)),
+    Defect("sums merged without rescaling", "attention", "b_sum * mine + b_l * other", "b_sum * mine + b_l",
+           ("rising_scores",)),
+    Defect("scores of a ragged end not masked", "attention", 'tl.where(m_n[None, :], b_s, float("-inf"))', "b_s",
+           ("several_sequences",)),
+    Defect("key mask off by one", "attention", "m_n = key + o_n < end", "m_n = key + o_n <= end",
+           ("several_sequences", "batch")),
+    Defect("V not masked over stale NaN", "attention", "mask=m_v, other=0.0", "mask=m_v | (o_d >= 0)[None, :]",
+           ("stale_values",)),
+    Defect("K not masked", "attention", "mask=m_k, other=0.0", "mask=m_k | (o_d >= 0)[:, None]",
+           ("several_sequences",)),
+    Defect("padding of K read", "attention", "m_k = m_k & (o_d < D)[:, None]", "pass", ("padded_head",)),
+    Defect("padding of Q read", "attention", "m_q = (row + o_m < rows)[:, None] & (o_d < D)[None, :]",
+           "m_q = (row + o_m < rows)[:, None]", ("padded_head",)),
+    Defect("rows of the next sequence", "attention", "m_q = (row + o_m < rows)[:, None]", "m_q = (o_m >= 0)[:, None]",
+           ("several_sequences",)),
+    Defect("scale dropped", "attention", 'input_precision="ieee") * scale', 'input_precision="ieee") + 0 * scale',
+           ("several_sequences", "batch")),
+    Defect("stride of K used for V", "attention", "s_value = tl.where(frozen, s_vc, s_v)", "s_value = s_key",
+           ("other_strides",)),
+    Defect("stride of K used to append V", "attention", "o_j[:, None] * s_v +", "o_j[:, None] * s_k +",
+           ("other_strides",)),
+    Defect("cache of another sequence", "attention", "p_vc = vc_ptr + b64 * s_vcb", "p_vc = vc_ptr + b64 * s_kcb",
+           ("other_strides",)),
+    Defect("a chunk in two splits", "attention", "tl.minimum((i_s + 1) * share, chunks)",
+           "tl.minimum((i_s + 1) * share + 1, chunks)", ("several_sequences",)),
+    Defect("a split merged twice", "attention", "p_o += BM * DP", "p_o += 0", ("several_sequences",)),
+    Defect("splits share a slot", "attention", "tl.store(p_o + i_s * (BM * DP)", "tl.store(p_o",
+           ("several_sequences",)),
+    Defect("empty split takes a ticket", "attention", "if i_s < active:", "if i_s < splits:", ("several_sequences",)),
+    Defect("ticket off by one", "attention", "== active - 1", "== active - 2", ("several_sequences",)),
+    Defect("ticket not reset", "attention", "tl.store(ticket_ptr + i_tile, 0)", "pass", ("several_sequences",)),
+    Defect("ticket of another tile", "attention", "tl.atomic_add(ticket_ptr + i_tile, 1",
+           "tl.atomic_add(ticket_ptr + i_h, 1", ("several_sequences",)),
+    Defect("relaxed ticket", "attention", 'sem="acq_rel"', 'sem="relaxed"', ("several_sequences",)),
+    Defect("tile of the sequence before", "attention", "(first <= i_t)", "(first < i_t)", ("several_sequences",)),
+    Defect("output of the first sequence", "attention", "t64 += b64 * length", "pass", ("batch",)),
+    Defect("capacity ignored by the append", "attention", "tl.minimum(n, capacity - prefix)", "n", ("wrong_lengths",)),
+    Defect("prefix past the capacity", "attention", "prefix = clamp(tl.load(prefix_ptr + i_b), 0, capacity)",
+           "prefix = tl.load(prefix_ptr + i_b)", ("wrong_lengths",)),
+    Defect("border past the tokens", "attention", "n = clamp(tl.load(cu_ptr + i_b + 1), begin, length) - begin",
+           "n = tl.load(cu_ptr + i_b + 1) - begin", ("wrong_borders",)),
+    Defect("border before the tokens", "attention", "begin = clamp(tl.load(cu_ptr + i_b), 0, length)",
+           "begin = tl.load(cu_ptr + i_b)", ("wrong_borders",)),
+    Defect("rows before a sequence", "attention", "if (row < 0) | (row >= rows):", "if row >= rows:",
+           ("wrong_borders",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("splits", [1, 3])
+def test_the_sound_kernel_passes(case: str, splits: int) -> None:
+    CASES[case](Served(attention, splits))
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.name)
+def test_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
+    module = damaged(defect, tmp_path, "attention")
+    for case in defect.cases:
+        with pytest.raises(NOTICED):
+            CASES[case](Served(module, 1 if case == "long_append" else 3))

@@ -1,0 +1,121 @@
+"""The compiled PTX of the attention kernel, executed: as exact as torch's, within bounds, without races.
+
+Tiles of 64 rows and more use wgmma and tcgen05 on sm_90 and sm_100, which the emulator does not know; the small ones
+use mma.sync there too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lsp_kernels.triton import configs
+from lsp_kernels.triton.aot import Compiled
+from lsp_kernels.triton.builds import Build, build_attention
+from tests.attention_cases import AttentionCase, check_attention, make_case
+from tests.ptx import RaceError, launch
+from tests.ptx.launch import Launch
+from tests.ptx.mutate import with_ticket, without_each_barrier
+from tests.triton.inputs import attention_arguments
+
+ROUNDED = 2.0  # the weights are rounded to 16 bits before they meet the values
+SPLITS = 3
+
+
+class Emulated:
+    """A compiled kernel under the public signature."""
+
+    def __init__(self, made: Build, seed: int = 0) -> None:
+        self.made, self.seed = made, seed
+        self.compiled: Compiled = made.compile()
+        self.text = self.compiled.text
+        self.splits = SPLITS if made.constants["SPLIT"] else 1
+        self.launched: Launch | None = None
+
+    def suffix_attention(self, *tensors: Any, scale: float | None = None) -> Tensor:
+        case = AttentionCase(*tensors, scale)
+        grid, arguments, out, tickets = attention_arguments(self.made, case, self.splits)
+        self.launched = launch(self.text, grid, arguments, shared=self.compiled.shared, seed=self.seed)
+        assert not tickets.any()
+        return out
+
+
+def ragged(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, **options: Any) -> AttentionCase:
+    """Two tiles, an empty sequence, prefixes of one and three splits, NaN behind them, and a group of 7."""
+    return make_case([5, 0, 10], [70, 3, 0], [5, 0, 9], heads=(7, 1), size=head_dim, dtype=dtype, **options)
+
+
+def small_tile(target: str, head_dim: int = 128) -> configs.AttentionConfig:
+    return configs.ATTENTION[target][torch.bfloat16][head_dim][0]
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_120"])
+def test_executed_code_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(target: str, split: bool) -> None:
+    kernel = Emulated(build_attention(target, split=split), seed=1)
+    check_attention(kernel.suffix_attention, ragged(), ROUNDED)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+def test_small_tiles_of_newer_targets_too(target: str) -> None:
+    kernel = Emulated(build_attention(target, head_dim=64, config=small_tile(target, 64)), seed=2)
+    check_attention(kernel.suffix_attention, ragged(64), ROUNDED)
+
+
+@pytest.mark.parametrize(
+    ("options", "case"),
+    [
+        pytest.param({"dtype": torch.float16, "head_dim": 64}, ragged(64, torch.float16, fused=True), id="float16"),
+        pytest.param({"dtype": torch.float32, "head_dim": 32}, ragged(32, torch.float32), id="float32"),
+        pytest.param({"head_dim": 256}, ragged(256), id="head dimension 256"),
+        pytest.param({"head_dim": 48, "append": False}, make_case([5], [40], None, heads=(7, 1), size=48,
+                     dtype=torch.bfloat16), id="padded, nothing appended"),
+        pytest.param({"head_dim": 32, "packed": False, "group": 3}, make_case([6, 6], [40, 0], [6, 2], heads=(6, 2),
+                     dtype=torch.bfloat16, batched=True, scale=-0.3), id="batch"),
+        pytest.param({"head_dim": 32, "aligned": False}, ragged(32), id="unaligned"),
+        pytest.param({"head_dim": 32, "wide": True}, ragged(32), id="64-bit strides"),
+    ],
+)  # fmt: skip
+def test_other_builds_are_as_exact(options: dict, case: AttentionCase) -> None:
+    check_attention(Emulated(build_attention("sm_80", **options), seed=3).suffix_attention, case, ROUNDED)
+
+
+def test_keys_are_read_once_per_tile_and_slots_past_the_prefix_never() -> None:
+    case = ragged(64).with_fresh_cache()
+    kernel = Emulated(build_attention("sm_80", head_dim=64))
+    case.run(kernel.suffix_attention)
+    for cache in (case.k_cache, case.v_cache):
+        reads = torch.from_numpy(kernel.launched.reads(cache))
+        for b, (prefix, tiles) in enumerate([(70, 1), (3, 0), (0, 2)]):
+            assert (reads[b, :, :prefix] == tiles).all()
+            assert (reads[b, :, prefix:] == 0).all()
+
+
+def test_a_relaxed_ticket_is_a_race() -> None:
+    kernel = Emulated(build_attention("sm_80", head_dim=32, config=small_tile("sm_80", 32)))
+    kernel.text = with_ticket(kernel.text, "relaxed")
+    with pytest.raises(RaceError):
+        ragged(32).run(kernel.suffix_attention)
+
+
+def test_no_barrier_can_be_removed() -> None:
+    """With so many sequences that every loop runs twice each barrier is needed, but for those that part two copies
+    to different places."""
+    empty = [0] * configs.BORDERS
+    case = make_case([5, 10, *empty], [70, 0, *empty], [5, 9, *empty], heads=(7, 1), size=64, dtype=torch.bfloat16)
+    kernel = Emulated(build_attention("sm_80", head_dim=64, config=small_tile("sm_80", 64)))
+    whole = kernel.compiled.text
+    barriers = [found.start() for found in re.finditer(r"bar\.sync", whole)]
+    for place, text in zip(barriers, without_each_barrier(whole), strict=True):
+        kernel.text = text
+        try:
+            case.with_fresh_cache().run(kernel.suffix_attention)
+        except RaceError:
+            continue
+        accesses = [re.findall(r"\s(?:cp\.async\.\w+|ld\w*\.|st\.)", part) for part in (whole[:place], whole[place:])]
+        assert "cp.async" in accesses[0][-1]
+        assert "cp.async" in accesses[1][0]
