@@ -165,7 +165,7 @@ struct Call {
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (size_t p = i; p < end; ++p) {
         const float* part = parts + all[p].part;
-        const float weight = std::exp2((part[row] - most) * scale);
+        const float weight = std::exp2(part[row] - most);
         total += weight * part[rows + row];
         for (int64_t d = 0; d < size; ++d) sum[d] += weight * part[2 * rows + row * size + d];
       }
@@ -197,9 +197,7 @@ void attend(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache, 
   const int64_t heads = k.size(k.dim() - 2);
   const Call<T> call{{q, packed}, {k, packed}, {v, packed}, {out, packed}, Cache<T>(k_cache), Cache<T>(v_cache), heads,
                      q.size(q.dim() - 2) / heads, q.size(q.dim() - 1),
-                     // never 0, for the largest score before the first key is -inf
-                     std::max(float(std::abs(scale) * 1.4426950408889634), std::numeric_limits<float>::min()), scale < 0,
-                     std::move(sequences)};
+                     float(std::abs(scale) * 1.4426950408889634), scale < 0, std::move(sequences)};
   switch (current_isa()) {
 #if LSP_X86
     case Isa::avx512bf16: return call.template run<avx512bf16::Blocks>();

@@ -22,12 +22,12 @@ struct Block {
   int64_t q_token, q_head;        // strides
   int64_t group, first, rows;     // row i is head (first + i) % group of token (first + i) / group
   int64_t size;                   // of a head
-  float scale;                    // of the scores, times log2 e: its size, above 0
+  float scale;                    // of the scores, times log2 e: its size
   bool negative;                  // and its sign
   Segment<T> segments[2];         // of the frozen prefix, and of the pass
 };
 
-// What a task has found of its rows: [rows, size] weighted values and, per row, the largest score and the weights' sum.
+// What a task has found of its rows: [rows, size] weighted values and, per row, the largest scaled score and the weights' sum.
 struct Found {
   float *values, *most, *total;
 };

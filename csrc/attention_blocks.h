@@ -116,19 +116,22 @@ inline void exp2(Vec (&x)[C]) {
   for (int k = 0; k < C; ++k) x[k] = scale2(p[k], biased[k]);
 }
 
-// Turns the scores of `count` keys into weights 2^(scale * (score - largest score so far)). What was added up before must
-// be multiplied by `carry`. The product with the scale is rounded once, together with the difference.
+// Turns the scores of `count` keys into weights 2^(scale * score - most), where `most` is the largest scaled score so far.
+// What was added up before must be multiplied by `carry`. A scaled score is rounded only together with the difference, and
+// `most` is the same number wherever it is subtracted, so its rounding cancels in the end.
 template <int N>
 inline void weigh(float* scores, int64_t count, float scale, float* most, float* total, float* carry) {
-  Vec now[N], sum[N], before[N];
+  Vec largest[N], sum[N], before[N], below[N];
   const Vec factor = splat(scale);
-  for (int n = 0; n < N; ++n) now[n] = before[n] = load(most + n * LANES);
-  for (int64_t key = 0; key < count; ++key)
-    for (int n = 0; n < N; ++n) now[n] = larger(now[n], load(scores + key * WIDTH + n * LANES));
+  for (int n = 0; n < N; ++n) largest[n] = load(scores + n * LANES);
+  for (int64_t key = 1; key < count; ++key)
+    for (int n = 0; n < N; ++n) largest[n] = larger(largest[n], load(scores + key * WIDTH + n * LANES));
   for (int n = 0; n < N; ++n) {
-    store(most + n * LANES, now[n]);
-    before[n] = mul(sub(before[n], now[n]), factor);
-    now[n] = mul(now[n], splat(-scale));
+    before[n] = load(most + n * LANES);
+    const Vec now = larger(before[n], mul(largest[n], factor));
+    store(most + n * LANES, now);
+    before[n] = sub(before[n], now);
+    below[n] = sub(splat(0.0f), now);
   }
   exp2(before);
   for (int n = 0; n < N; ++n) {
@@ -139,7 +142,7 @@ inline void weigh(float* scores, int64_t count, float scale, float* most, float*
   auto keys = [&](int64_t key, auto at_once) {
     constexpr int K = decltype(at_once)::value;
     Vec x[K * N];
-    for (int i = 0; i < K * N; ++i) x[i] = fma(load(scores + (key + i / N) * WIDTH + i % N * LANES), factor, now[i % N]);
+    for (int i = 0; i < K * N; ++i) x[i] = fma(load(scores + (key + i / N) * WIDTH + i % N * LANES), factor, below[i % N]);
     exp2(x);
     for (int i = 0; i < K * N; ++i) {
       sum[i % N] = add(sum[i % N], x[i]);

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
+import lsp
 import lsp_kernels
-from lsp_kernels import commit, rule, types
 
+MODULES = ["lsp_kernels.commit", "lsp_kernels.rule", "lsp_kernels.types"]
+MODULES += ["lsp.adapt", "lsp.delimiters", "lsp.models.load", "lsp.models.transformer"]
 ROOT = Path(__file__).parents[1]
 BLOCKS = [
     pytest.param(block, id=f"{path.name}-{i}")
@@ -24,15 +27,16 @@ def test_block_runs(block: str) -> None:
     exec(compile(block, "<documentation>", "exec"), {"__name__": "documentation"})
 
 
-@pytest.mark.parametrize("module", [commit, rule, types], ids=lambda m: m.__name__)
-def test_docstring_examples_hold(module) -> None:
-    result = doctest.testmod(module)
+@pytest.mark.parametrize("module", MODULES)
+def test_docstring_examples_hold(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
     assert result.failed == 0
 
 
-def test_everything_public_is_documented() -> None:
+@pytest.mark.parametrize("package", [lsp_kernels, lsp, lsp.models], ids=lambda p: p.__name__)
+def test_everything_public_is_documented(package) -> None:
     text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
-    for name in lsp_kernels.__all__:
-        assert getattr(lsp_kernels, name).__doc__, name
+    for name in package.__all__:
+        assert getattr(package, name).__doc__, name
         assert name in text, f"{name} is not in docs/"

@@ -1,0 +1,130 @@
+"""A folder of safetensors: what is in it, read and written in slices, so that memory holds the weights once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+WHOLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+SLICE_BYTES = 2**25
+"""A file is mapped for this much at a time: pages stay in memory as long as they are mapped."""
+
+
+class Stored(NamedTuple):
+    """A tensor in a file."""
+
+    file: Path
+    shape: list[int]
+    dtype: str
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"Invalid checkpoint {path.parent}: expected a {path.name}, got none")
+    try:
+        out = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"Invalid file {path}: expected JSON, got {error}") from None
+    if not isinstance(out, dict):
+        raise ValueError(f"Invalid file {path}: expected a JSON object, got a {type(out).__name__}")
+    return out
+
+
+def stored_tensors(folder: Path) -> dict[str, Stored]:
+    """Every tensor of a checkpoint. Files are opened and their headers checked; no weight is read."""
+    out: dict[str, Stored] = {}
+    for file in _files(folder):
+        with _open(file) as opened:
+            for name in opened.keys():  # noqa: SIM118 - not a dict
+                if name in out:
+                    raise ValueError(
+                        f"Invalid tensor {name}: expected once, got it in {out[name].file.name} and {file.name}"
+                    )
+                part = opened.get_slice(name)
+                out[name] = Stored(file, list(part.get_shape()), part.get_dtype())
+    return out
+
+
+def read_into(target: Tensor, name: str, stored: Stored) -> None:
+    """Copies a tensor from its file, converting to the dtype and device of `target`."""
+    rows = max(1, SLICE_BYTES * len(target) // max(1, target.numel() * DTYPES[stored.dtype].itemsize))
+    for start in range(0, len(target), rows):
+        with _open(stored.file) as opened:
+            target[start : start + rows].copy_(opened.get_slice(name)[start : start + rows])
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) -> None:
+    """Writes a single file or, where that would exceed `shard_bytes`, numbered ones with an index."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = list(_shards(tensors, shard_bytes))
+    names = (
+        [WHOLE]
+        if len(shards) == 1
+        else [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    )
+    for name, shard in zip(names, shards, strict=True):
+        save_file({key: tensors[key].contiguous() for key in shard}, folder / name, metadata={"format": "pt"})
+    for stale in {*folder.glob("model*.safetensors"), folder / INDEX} - {folder / name for name in names}:
+        stale.unlink(missing_ok=True)
+    if len(shards) > 1:
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _shards(tensors: Mapping[str, Tensor], shard_bytes: int) -> Iterable[list[str]]:
+    shard: list[str] = []
+    size = 0
+    for name, tensor in tensors.items():
+        if shard and size + tensor.nbytes > shard_bytes:
+            yield shard
+            shard, size = [], 0
+        shard.append(name)
+        size += tensor.nbytes
+    yield shard
+
+
+def _files(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint."""
+    if (folder / INDEX).is_file():
+        places = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(places, dict):
+            raise ValueError(f"Invalid file {folder / INDEX}: expected a weight_map, got none")
+        files = [folder / name for name in sorted(set(places.values()))]
+    else:
+        files = [folder / WHOLE] if (folder / WHOLE).is_file() else sorted(folder.glob("*.safetensors"))
+    if len(files) == 0:
+        pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+        got = f"the pickle {pickles[0]}, which can run code when it is read; convert it" if pickles else "none"
+        raise FileNotFoundError(f"Invalid checkpoint {folder}: expected safetensors files, got {got}")
+    if len(files) > 1 and not (folder / INDEX).is_file():
+        raise FileNotFoundError(
+            f"Invalid checkpoint {folder}: expected {WHOLE} or {INDEX}, got {files[0].name} and others"
+        )
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"Invalid checkpoint {folder}: expected the file {file.name}, got none")
+    return files
+
+
+def _open(file: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except SafetensorError as error:
+        size = file.stat().st_size
+        raise ValueError(
+            f"Invalid file {file}: expected a whole safetensors file, got {size} bytes, truncated or in another format "
+            f"({error})"
+        ) from None

@@ -1,0 +1,163 @@
+"""The models as transformers knows models: Auto classes, `from_pretrained`, tokenizers. Imports transformers.
+
+Weights are always read by `lsp.models.load`, so what transformers would do with a checkpoint plays no part, and code
+that comes with it is never run.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.modeling_outputs import MaskedLMOutput
+
+from lsp.models import checkpoint
+from lsp.models.hub import find
+from lsp.models.load import SHARD_SIZE, load_folder, read_config, save_pretrained
+from lsp.models.transformer import Transformer
+
+HUB = ("revision", "cache_dir", "token", "local_files_only")
+# What callers and Auto classes pass along and what changes nothing here.
+IGNORED = {"_from_auto", "adapter_kwargs", "trust_remote_code", "low_cpu_mem_usage", "use_safetensors", "proxies"}
+IGNORED |= {"force_download", "code_revision", "_commit_hash", "attn_implementation", "weights_only"}
+DTYPE_KEYS = ("dtype", "torch_dtype")
+
+
+class LladaConfig(transformers.PretrainedConfig):
+    """The public config of LLaDA, key by key."""
+
+    model_type = "llada"
+    attribute_map = {  # noqa: RUF012 - as transformers has it
+        "hidden_size": "d_model",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "num_key_value_heads": "n_kv_heads",
+        "intermediate_size": "mlp_hidden_size",
+        "max_position_embeddings": "max_sequence_length",
+    }
+
+
+class DreamConfig(transformers.PretrainedConfig):
+    """The public config of Dream, key by key."""
+
+    model_type = "Dream"
+
+
+class PackedModel(transformers.PreTrainedModel):
+    """A `Transformer` that takes padded batches and returns logits, for code written for transformers. Inference only.
+
+    Decoding needs the `transformer` itself: `lsp.adapt` finds it.
+    """
+
+    config_class: Any
+    base_model_prefix = "transformer"
+    main_input_name = "input_ids"
+
+    def __init__(self, config: Any, transformer: Transformer | None = None) -> None:
+        model = Transformer(read_config(config.to_dict())) if transformer is None else transformer
+        config.tie_word_embeddings = model.config.tied
+        super().__init__(config)
+        self.transformer = model
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], *, config: Any = None, **options: Any
+    ) -> PackedModel:
+        """As in transformers, with the loader of `lsp.load`. Weights keep the dtype of the checkpoint by default."""
+        given = [options.pop(key) for key in DTYPE_KEYS if options.get(key) is not None]
+        device = _device(options.pop("device_map", None))
+        hub = {key: options.pop(key) for key in HUB if key in options}
+        if unknown := sorted(key for key in options if key not in IGNORED and options[key] is not None):
+            raise TypeError(f"Invalid argument {unknown[0]}: expected dtype, device_map, config, {', '.join(HUB)}")
+        folder = find(pretrained_model_name_or_path, **hub)
+        public = checkpoint.read_json(folder / checkpoint.CONFIG)
+        config = cls.config_class.from_pretrained(folder) if config is None else config
+        # The keys of the file with the values of the object: a caller may have changed them.
+        public |= {key: vars(config).get(key, value) for key, value in public.items() if key not in DTYPE_KEYS}
+        model = cls(config, load_folder(folder, public, given[0] if given else None, device))
+        model.eval()
+        return model
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], *, max_shard_size: int | str = SHARD_SIZE, **ignored: Any
+    ) -> None:
+        """Writes the public format, as `lsp.save_pretrained` does."""
+        save_pretrained(self.transformer, save_directory, max_shard_size=max_shard_size)
+
+    @torch.no_grad()
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        return_dict: bool = True,
+        use_cache: bool = False,
+    ) -> Any:
+        """Logits [B, L, V] of a batch [B, L]; `attention_mask` [B, L] is 0 on padding, whose logits are 0."""
+        real = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        if input_ids.dim() != 2 or real.shape != input_ids.shape:
+            shapes = f"{list(input_ids.shape)} and {list(real.shape)}"
+            raise ValueError(f"Invalid shape of input_ids and attention_mask: expected [B, L] both, got {shapes}")
+        borders = torch.nn.functional.pad(real.sum(1).cumsum(0), (1, 0)).int()
+        positions = torch.arange(input_ids.size(1), device=input_ids.device).expand_as(input_ids)
+        logits = self.transformer.lm_head(self.transformer(input_ids[real], positions[real], borders))
+        out = logits.new_zeros(*input_ids.shape, logits.size(-1))
+        out[real] = logits
+        return MaskedLMOutput(logits=out) if return_dict else (out,)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.transformer.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.transformer.lm_head
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Weights are loaded, or left as torch made them."""
+
+
+class LladaModel(PackedModel):
+    config_class = LladaConfig
+
+
+class DreamModel(PackedModel):
+    config_class = DreamConfig
+
+
+class DreamTokenizer(transformers.Qwen2TokenizerFast):
+    """Dream's tokenizer is Qwen's with other special tokens; its checkpoints name this class."""
+
+
+def register() -> None:
+    """See `lsp.register`."""
+    for config, model in ((LladaConfig, LladaModel), (DreamConfig, DreamModel)):
+        transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+        for auto in (transformers.AutoModel, transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM):
+            auto.register(config, model, exist_ok=True)
+    transformers.AutoTokenizer.register(DreamConfig, fast_tokenizer_class=DreamTokenizer, exist_ok=True)
+
+
+def tokenizer(folder: Path, **options: Any) -> Any:
+    """The tokenizer of a folder: tokenizer.json as it is, or Dream's two files, or what transformers makes of it."""
+    if (folder / "tokenizer.json").is_file():
+        return transformers.PreTrainedTokenizerFast.from_pretrained(folder, **options)
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return DreamTokenizer.from_pretrained(folder, **options)
+    register()
+    return transformers.AutoTokenizer.from_pretrained(folder, **options)
+
+
+def _device(device_map: Any) -> torch.device | str:
+    """One device: models are not split."""
+    if isinstance(device_map, dict):
+        if set(device_map) != {""}:
+            raise ValueError(f"Invalid device_map: expected one device, got {device_map}")
+        device_map = device_map[""]
+    if device_map in (None, "auto", "balanced", "sequential"):
+        on_gpu = device_map is not None and torch.cuda.is_available()
+        return "cuda" if on_gpu else "cpu"
+    return torch.device("cuda", device_map) if isinstance(device_map, int) else torch.device(device_map)

@@ -1,0 +1,251 @@
+"""From a folder or a name on the hub to a model, and back.
+
+Everything that can be wrong with a checkpoint is found in its config and in the headers of its files, before any weight
+is read. The weights are then copied from the mapped files to where they belong, in their final dtype.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lsp.models import checkpoint
+from lsp.models.checkpoint import DTYPES, Stored
+from lsp.models.config import Family, ModelConfig
+from lsp.models.dream import DREAM
+from lsp.models.hub import find
+from lsp.models.llada import LLADA
+from lsp.models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (LLADA, DREAM)}
+SHARD_SIZE = "5GB"
+IGNORED = ".rotary_emb.inv_freq"  # a buffer that older checkpoints hold and that follows from the config
+
+
+def load(
+    path_or_name: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str = "cpu",
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
+    local_files_only: bool = False,
+) -> Transformer:
+    """A model from a public LLaDA or Dream checkpoint.
+
+    Parameters
+    ----------
+    path_or_name : str or path
+        A folder with ``config.json`` and safetensors files, the name of a repository on the hub, or ``"tiny"``, the
+        embedded model (a folder of that name is ``"./tiny"``).
+    dtype : torch.dtype or str, optional
+        By default that of the checkpoint (float32 for ``"tiny"``). Weights are converted as they are read.
+    device : torch.device or str
+        Weights are copied straight to it.
+    revision, cache_dir, token, local_files_only
+        As in `huggingface_hub.snapshot_download`, for a name on the hub.
+
+    Returns
+    -------
+    Transformer
+        Ready for inference. Its tokenizer comes from `load_tokenizer`.
+
+    Examples
+    --------
+    >>> import lsp
+    >>> model = lsp.load("tiny")
+    >>> model.config.family, model.config.n_layers, model.config.mask_id, model.dtype
+    ('llada', 6, 0, torch.float32)
+    """
+    folder = find(path_or_name, revision, cache_dir, token, local_files_only)
+    if path_or_name == "tiny" and dtype is None:
+        dtype = torch.float32
+    return load_folder(folder, checkpoint.read_json(folder / checkpoint.CONFIG), dtype, device)
+
+
+def load_folder(
+    folder: Path, public: Mapping[str, Any], dtype: torch.dtype | str | None, device: torch.device | str
+) -> Transformer:
+    """The model of a folder under this public config, which need not be the folder's own."""
+    config = read_config(public)
+    with torch.device("meta"):
+        model = Transformer(config)
+    stored = checkpoint.stored_tensors(folder)
+    check_tensors(folder, model, stored)
+    kind = as_dtype(dtype) or as_dtype(public.get("dtype") or public.get("torch_dtype")) or _widest(stored)
+    model = model.to(kind).to_empty(device=device).requires_grad_(False).eval()
+    model.tie()
+    model.source = folder
+    parameters = dict(model.named_parameters())
+    for part in parts(model):
+        checkpoint.read_into(parameters[part.parameter][part.rows], part.name, stored[part.name])
+    return model
+
+
+def read_config(public: Mapping[str, Any]) -> ModelConfig:
+    """What a public config.json says, or an error that names the key."""
+    kind = public.get("model_type")
+    if kind not in FAMILIES:
+        raise ValueError(f"Unsupported config key model_type: expected one of {sorted(FAMILIES)}, got {kind!r}")
+    return FAMILIES[kind].read(public)
+
+
+class Part(NamedTuple):
+    """A public tensor and the rows of the parameter that it fills."""
+
+    name: str
+    parameter: str
+    rows: slice
+    shape: list[int]
+
+
+def parts(model: Transformer) -> Iterator[Part]:
+    """Every public tensor of a model."""
+    family = FAMILIES[model.config.family]
+    for parameter, tensor in model.named_parameters():
+        start = 0
+        counts = model.config.rows(parameter) or (len(tensor),)
+        for name, count in zip(family.names(parameter), counts, strict=True):
+            yield Part(name, parameter, slice(start, start + count), [count, *tensor.shape[1:]])
+            start += count
+
+
+def check_tensors(folder: Path, model: Transformer, stored: Mapping[str, Stored]) -> None:
+    """The checkpoint holds exactly the tensors of the model."""
+    expected = {part.name: part.shape for part in parts(model)}
+    if missing := [name for name in expected if name not in stored]:
+        raise ValueError(f"Invalid checkpoint {folder}: expected {_some(missing)}, got no such tensor")
+    harmless = FAMILIES[model.config.family].names("lm_head.weight") if model.config.tied else ()
+    if unknown := [n for n in stored if n not in expected and n not in harmless and not n.endswith(IGNORED)]:
+        raise ValueError(f"Invalid checkpoint {folder}: expected no tensor {_some(unknown)}, got it")
+    for name, shape in expected.items():
+        if stored[name].shape != shape:
+            raise ValueError(f"Invalid shape of {name} in {folder}: expected {shape}, got {stored[name].shape}")
+        if stored[name].dtype not in DTYPES:
+            raise TypeError(f"Invalid dtype of {name} in {folder}: expected {list(DTYPES)}, got {stored[name].dtype}")
+
+
+def save_pretrained(
+    model: Transformer, folder: str | os.PathLike[str], *, max_shard_size: int | str = SHARD_SIZE
+) -> None:
+    """Writes a model in the public format that it came in, under the public names.
+
+    Parameters
+    ----------
+    model : Transformer
+    folder : str or path
+        Gets a config.json, and one safetensors file or several with an index. The tokenizer has its own
+        ``save_pretrained``.
+    max_shard_size : int or str
+        The largest size of a file, in bytes or as in "500MB".
+
+    Examples
+    --------
+    >>> import lsp, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lsp.save_pretrained(lsp.load("tiny"), folder)
+    ...     lsp.load(folder).config.n_layers
+    6
+    """
+    folder, largest = Path(folder), as_bytes(max_shard_size)
+    parameters = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = {part.name: parameters[part.parameter][part.rows].cpu() for part in parts(model)}
+    checkpoint.write(folder, tensors, largest)
+    stale = ("auto_map", "dtype", "_name_or_path", "transformers_version")  # the code that wrote the original
+    public = {key: value for key, value in model.config.public.items() if key not in stale}
+    public["torch_dtype"] = str(model.dtype).removeprefix("torch.")
+    (folder / checkpoint.CONFIG).write_text(json.dumps(dict(sorted(public.items())), indent=2) + "\n")
+
+
+def load_tokenizer(source: Transformer | str | os.PathLike[str], **options: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, with its chat template, through transformers and without remote code.
+
+    Parameters
+    ----------
+    source : Transformer, str or path
+        A model from `load`, or what `load` takes.
+    **options
+        For transformers' ``from_pretrained``; with a name on the hub also those of `load`.
+
+    Examples
+    --------
+    >>> import lsp
+    >>> tokenizer = lsp.load_tokenizer("tiny")
+    >>> tokenizer.decode(tokenizer("Use 2, 9 and 14 to make 4.")["input_ids"])
+    'Use 2, 9 and 14 to make 4.'
+    """
+    hf = _transformers()
+    if isinstance(source, Transformer):
+        if source.source is None:
+            raise ValueError("Invalid source: expected a model that was loaded from a folder, got one that was not")
+        return hf.tokenizer(source.source, **options)
+    names = ("revision", "cache_dir", "token", "local_files_only")
+    folder = find(source, **{name: options.pop(name) for name in names if name in options}, weights=False)
+    return hf.tokenizer(folder, **options)
+
+
+def register() -> None:
+    """Makes transformers' Auto classes load LLaDA and Dream by this package, without remote code.
+
+    The models are `transformers.PreTrainedModel` with padded batches in and logits out; `lsp.adapt` makes them decode.
+
+    Examples
+    --------
+    >>> import lsp
+    >>> from lsp.tiny import CHECKPOINT
+    >>> from transformers import AutoModel
+    >>> lsp.register()
+    >>> type(AutoModel.from_pretrained(CHECKPOINT)).__name__
+    'LladaModel'
+    """
+    _transformers().register()
+
+
+def _transformers() -> ModuleType:
+    """The part that needs transformers."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ImportError("Tokenizers and Auto classes need transformers: pip install 'lsp-kernels[models]'")
+    from lsp.models import hf
+
+    return hf
+
+
+def as_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
+    """A dtype of weights by itself or by its name; None and "auto" leave the choice open."""
+    if value is None or value == "auto":
+        return None
+    found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
+    if found not in DTYPES.values():
+        raise ValueError(f"Invalid dtype: expected float32, bfloat16, float16 or float64, got {value!r}")
+    return found
+
+
+def as_bytes(size: int | str) -> int:
+    """A number of bytes, also from a string such as "5GB"."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+    found = re.fullmatch(r"\s*(\d+)\s*([A-Z]*)\s*", str(size).upper())
+    if found is None or found[2] not in units:
+        raise ValueError(f"Invalid max_shard_size: expected a number of bytes or a string such as '5GB', got {size!r}")
+    return int(found[1]) * units[found[2]]
+
+
+def _widest(stored: Mapping[str, Stored]) -> torch.dtype:
+    kinds = {DTYPES[tensor.dtype] for tensor in stored.values() if tensor.dtype in DTYPES}
+    return max(kinds, key=lambda kind: (kind.itemsize, kind == torch.bfloat16))
+
+
+def _some(names: list[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")

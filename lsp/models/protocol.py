@@ -1,0 +1,50 @@
+"""What the decoding loop asks of a model. `Transformer` and `lsp.adapt` answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lsp.models.head import Head
+from lsp_kernels import PrefixCache, Workspace
+
+
+class Config(Protocol):
+    """What a decoder must know of a model."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def mask_id(self) -> int | None: ...
+    @property
+    def stop_ids(self) -> tuple[int, ...]: ...
+    @property
+    def max_length(self) -> int | None: ...
+    @property
+    def shifted(self) -> bool: ...
+
+
+class Model(Protocol):
+    """A pass is ``hidden = model(tokens, positions, cu_seqlens, cache, append)``, then ``model.head(hidden)``.
+
+    `new_cache` gives what `cache` must be. The loop keeps the frozen prefix out of the tokens it passes, and for a
+    shifted model keeps the last committed token in the pass, since its row predicts the first mask.
+    """
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def device(self) -> torch.device: ...
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        cache: Any = None,
+        append: Sequence[int] | None = None,
+    ) -> Tensor: ...
+    def head(self, hidden: Tensor, *, workspace: Workspace | None = None) -> Head: ...
+    def new_cache(self, batch: int, capacity: int) -> PrefixCache: ...

@@ -1,0 +1,188 @@
+"""The one transformer of all models: packed, bidirectional, on the contiguous prefix cache. Inference only.
+
+RMSNorm, rotary embeddings (rotate-half, in float32), SwiGLU, grouped K/V heads. Sequences lie end to end, so there is
+no padding and no mask. Q, K and V are one product, and so are gate and up: loading stacks their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lsp.models.config import ModelConfig
+from lsp.models.head import Head
+from lsp_kernels import PrefixCache, Workspace
+from lsp_kernels._checks import check_tensor, fail_dtype, fail_shape, values_are_free
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+
+
+def rotation(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines [T, 1, D] and sines [T, 1, D / 2] of every token's angles, in float32 as the models were trained with."""
+    steps = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
+    angles = positions.float()[:, None, None] * (1.0 / theta ** (steps / head_dim))
+    exact = torch.promote_types(dtype, torch.float32)
+    return angles.cos().to(exact).repeat(1, 1, 2), angles.sin().to(exact)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns the pairs (j, j + D / 2) of [T, H, D] by the angles of each token."""
+    exact = x.to(cos.dtype)
+    a, b = exact.chunk(2, dim=-1)
+    out = exact * cos
+    left, right = out.chunk(2, dim=-1)
+    left.addcmul_(b, sin, value=-1)
+    right.addcmul_(a, sin)
+    return out.to(x.dtype)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        size, heads = config.d_model, (config.n_heads, config.n_kv_heads)
+        self.heads, self.head_dim = heads, config.head_dim
+        self.attn_norm = RMSNorm(size, config.norm_eps)
+        self.qkv = nn.Linear(size, (heads[0] + 2 * heads[1]) * self.head_dim, bias=config.qkv_bias)
+        self.out = nn.Linear(heads[0] * self.head_dim, size, bias=False)
+        self.mlp_norm = RMSNorm(size, config.norm_eps)
+        self.gate_up = nn.Linear(size, 2 * config.mlp_size, bias=False)
+        self.down = nn.Linear(config.mlp_size, size, bias=False)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        n_heads, n_kv_heads = self.heads
+        qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 Hkv, D]
+        qk, v = qkv.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
+        q, k = rotate(qk, cos, sin).split([n_heads, n_kv_heads], dim=1)
+        x = x + self.out(attend(q, k, v).flatten(1))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        out: Tensor = x + self.down(F.silu(gate).mul_(up))
+        return out
+
+
+class Transformer(nn.Module):
+    """A packed bidirectional transformer with an LM head; `lsp.load` fills one from a public checkpoint.
+
+    Parameters
+    ----------
+    config : ModelConfig
+
+    Examples
+    --------
+    >>> import torch, lsp
+    >>> model = lsp.load("tiny")
+    >>> cache = model.new_cache(batch=1, capacity=64)
+    >>> border = torch.tensor([0, 5], dtype=torch.int32)
+    >>> hidden = model(torch.tensor([20, 21, 22, 0, 0]), torch.arange(5), border, cache, append=[3])
+    >>> cache.lengths, model.head(hidden).logits(slice(3, 5)).shape
+    (tensor([3], dtype=torch.int32), torch.Size([2, 195]))
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source: Path | None = None  # the folder that it was loaded from
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.norm = RMSNorm(config.d_model, config.norm_eps)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.tie()
+
+    def tie(self) -> None:
+        """Makes the LM head the embedding, where the config says so."""
+        if self.config.tied:
+            self.lm_head.weight = self.embedding.weight
+
+    @torch.no_grad()
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        cache: PrefixCache | None = None,
+        append: Sequence[int] | None = None,
+    ) -> Tensor:
+        """One pass: final hidden states of packed tokens, which see the frozen prefix of their sequence and each other.
+
+        Parameters
+        ----------
+        tokens, positions : Tensor, int64 [T]
+            The tokens of all sequences, end to end, and where each stands in its own sequence.
+        cu_seqlens : Tensor, int32 [B + 1]
+            The borders of the sequences. A finished sequence is empty.
+        cache : PrefixCache, optional
+            The frozen prefixes, from `new_cache`. Without one there are none.
+        append : sequence of int, optional
+            How many tokens at the left end of each sequence are frozen by this pass. By default none.
+
+        Returns
+        -------
+        Tensor [T, d_model]
+            For `head`.
+        """
+        check_pass(tokens, positions, cu_seqlens, self.config.vocab_size, self.device)
+        batch = cu_seqlens.size(0) - 1
+        cache = self.new_cache(batch, 0) if cache is None else cache
+        cache.begin(cu_seqlens, [0] * batch if append is None else append)
+        cos, sin = rotation(positions, self.config.head_dim, self.config.rope_theta, self.dtype)
+        x = self.embedding(tokens)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, cos, sin, partial(cache.attend, layer))
+        cache.advance()
+        out: Tensor = self.norm(x)
+        return out
+
+    def head(self, hidden: Tensor, *, workspace: Workspace | None = None) -> Head:
+        """The LM head on what a pass returned."""
+        return Head(hidden, self.lm_head, shifted=self.config.shifted, workspace=workspace)
+
+    def new_cache(self, batch: int, capacity: int) -> PrefixCache:
+        """An empty cache for this many sequences whose frozen prefixes have up to `capacity` tokens."""
+        shape = self.config
+        return PrefixCache(
+            shape.n_layers, batch, shape.n_kv_heads, capacity, shape.head_dim, dtype=self.dtype, device=self.device
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+
+def check_pass(tokens: Tensor, positions: Tensor, cu_seqlens: Tensor, vocab_size: int, device: torch.device) -> None:
+    for name, tensor in (("tokens", tokens), ("positions", positions), ("cu_seqlens", cu_seqlens)):
+        check_tensor(name, tensor)
+        if tensor.device != device:
+            raise ValueError(f"Invalid device of {name}: expected {device} as the model, got {tensor.device}")
+    if tokens.dim() != 1:
+        fail_shape("tokens", "[T], the tokens of all sequences end to end", tokens)
+    if positions.shape != tokens.shape:
+        fail_shape("positions", f"{list(tokens.shape)} as the tokens", positions)
+    for name, tensor in (("tokens", tokens), ("positions", positions)):
+        if tensor.dtype != torch.int64:
+            fail_dtype(name, "int64", tensor)
+    if cu_seqlens.dim() != 1 or cu_seqlens.size(0) < 2:
+        fail_shape("cu_seqlens", "[B + 1]", cu_seqlens)
+    if tokens.numel() and values_are_free(tokens):
+        least, most = (int(x) for x in tokens.aminmax())
+        if least < 0 or most >= vocab_size:
+            wrong = least if least < 0 else most
+            raise ValueError(f"Invalid tokens: expected ids from 0 to {vocab_size - 1}, got {wrong}")
+        if int(positions.min()) < 0:
+            raise ValueError(f"Invalid positions: expected 0 or more, got {int(positions.min())}")
