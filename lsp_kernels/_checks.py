@@ -156,6 +156,8 @@ def check_attention(
     *tokens, heads, size = q.shape
     if size % 16 or not 32 <= size <= 256:
         fail_shape("q", "a head dimension that is a multiple of 16 from 32 to 256", q)
+    if heads == 0:
+        fail_shape("q", "at least one head", q)
     if k.dim() != q.dim() or k.size(-2) == 0 or heads % k.size(-2) or list(k.shape) != [*tokens, k.size(-2), size]:
         fail_shape("k", f"{[*tokens, 'Hkv', size]} with Hkv a divisor of Hq = {heads}".replace("'", ""), k)
     if v.shape != k.shape:

@@ -180,6 +180,25 @@ class Vocabulary:
         out.suppressed = None if self.suppressed is None else self.suppressed.to(device)
         return out
 
+    @property
+    def stop_ids(self) -> list[int]:
+        """The ids that end the text, sorted."""
+        out: list[int] = torch.nonzero(self.flags & STOP)[:, 0].tolist()
+        return out
+
+    def suppressing(self, *ids: int) -> Vocabulary:
+        """The same vocabulary, in which these ids may not be chosen either."""
+        delimiters, stops, hidden = (
+            torch.nonzero(self.flags & flag)[:, 0].tolist() for flag in (DELIMITER, STOP, SUPPRESSED)
+        )
+        return Vocabulary(self.size, delimiters, stops, [*hidden, *ids], device=self.device)
+
+    def without_stops(self) -> Vocabulary:
+        """The same vocabulary, in which the stops are ids like any other."""
+        out = self.to(self.device)
+        out.flags = self.flags & ~STOP
+        return out
+
     def __repr__(self) -> str:
         return f"Vocabulary(size={self.size}, {self._counts}, device='{self.device}')"
 

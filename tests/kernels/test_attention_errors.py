@@ -30,6 +30,7 @@ BAD = [
     ({"cu_seqlens": None}, ValueError, r"shape of q: expected \[B, N, Hq, D\] without cu_seqlens"),
     ({"q": zeros(6, 4, 40)}, ValueError, "shape of q: expected a head dimension that is a multiple of 16"),
     ({"q": zeros(6, 4, 272)}, ValueError, "shape of q: expected a head dimension"),
+    ({"q": zeros(6, 0, 32)}, ValueError, "shape of q: expected at least one head"),
     ({"k": zeros(6, 3, 32)}, ValueError, r"shape of k: expected \[6, Hkv, 32\] with Hkv a divisor of Hq = 4"),
     ({"k": zeros(5, 2, 32)}, ValueError, "shape of k"),
     ({"k": zeros(6, 0, 32)}, ValueError, "shape of k"),

@@ -60,6 +60,12 @@ def test_executed_code_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(ta
     check_attention(kernel.suffix_attention, ragged(), ROUNDED)
 
 
+@pytest.mark.parametrize("rows", [16, 128])
+def test_small_and_large_tiles_are_as_exact(rows: int) -> None:
+    (tile,) = (tile for tile in configs.ATTENTION["sm_80"][torch.bfloat16][128] if tile.rows == rows)
+    check_attention(Emulated(build_attention("sm_80", config=tile), seed=4).suffix_attention, ragged(), ROUNDED)
+
+
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_small_tiles_of_newer_targets_too(target: str) -> None:
     kernel = Emulated(build_attention(target, head_dim=64, config=small_tile(target, 64)), seed=2)

@@ -1,0 +1,42 @@
+"""Where the time of decoding goes."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Clock:
+    """Seconds by part. On a GPU by events that are read at the end, so that nothing waits for them before."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.on_gpu = device is not None and device.type == "cuda"
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        if self.on_gpu and part != "host":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            yield
+            end.record()
+            self._events.append((part, begin, end))
+        else:
+            start = time.perf_counter()
+            yield
+            self._seconds[part] += time.perf_counter() - start
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of every part so far."""
+        if self._events:
+            torch.cuda.synchronize()
+            for part, begin, end in self._events:
+                self._seconds[part] += begin.elapsed_time(end) / 1e3
+            self._events.clear()
+        return dict(self._seconds)

@@ -1,0 +1,149 @@
+"""The decoding loop, for every scheduler: passes over what is not frozen yet, and the commits of a scheduler.
+
+    front = prompt
+    while any sequence is active:
+        hidden = model(front + rest of the pass, cache)   # the front is appended to the cache
+        chosen = scheduler(step)                          # positions and tokens, per sequence
+        accept them; the next front is the committed run that follows the frozen prefix
+
+This is the paper's Algorithm 1 with the scheduler left open. Sequences are packed, so there is no padding and no mask;
+a finished one is an empty segment. K/V are appended in the pass after the commit, computed from the token and not from
+the mask that it replaced. What text is, and when to show it, is the business of `generate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+
+from lsp.canvas import Canvas
+from lsp.clock import Clock
+from lsp.models.protocol import Model
+from lsp.scoring import Scores
+from lsp_kernels import Vocabulary
+from lsp_kernels.rule import as_integer
+
+Chosen = tuple[np.ndarray, np.ndarray]  # positions, and the tokens to write there
+
+
+class Scheduler(Protocol):
+    """Which masks to commit in a step: per sequence of ``scores.canvases``, positions and tokens."""
+
+    def __call__(self, scores: Scores) -> list[Chosen]: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the loop runs, whatever the scheduler.
+
+    Parameters
+    ----------
+    block_length : int, optional
+        Only masks of the current block may be committed; later masks stay in the pass.
+    lookahead : int, optional
+        A pass ends this many positions after its block, or, without blocks, after the first mask.
+    cache : {"prefix", "block", "none"}
+        ``"prefix"`` freezes every committed run that touches the frozen prefix. ``"block"`` is Fast-dLLM's cache:
+        everything is computed anew in the first pass of each block, and nothing is frozen past the block's start.
+        ``"none"`` computes everything in every pass, which is exact.
+    refresh_every : int, optional
+        Every so many passes everything is computed anew. 1 is the same as ``cache="none"``.
+    stop_early : bool
+        Whether a stop drops what follows it; if not, it is a token like any other.
+    temperature : float
+        Of the Gumbel noise that is added to the logits; 0 is greedy.
+    """
+
+    block_length: int | None = None
+    lookahead: int | None = None
+    cache: Literal["prefix", "block", "none"] = "prefix"
+    refresh_every: int | None = None
+    stop_early: bool = True
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("block_length", 1), ("refresh_every", 1), ("lookahead", 0)):
+            if (value := getattr(self, name)) is not None:
+                as_integer(name, value, least)
+        if self.lookahead == 0 and self.block_length is None:
+            raise ValueError("Invalid lookahead: expected at least 1 without blocks, got 0")
+        if self.cache not in ("prefix", "block", "none"):
+            raise ValueError(f"Invalid cache: expected 'prefix', 'block' or 'none', got {self.cache!r}")
+        if self.cache == "block" and (self.block_length is None or self.refresh_every is not None):
+            raise ValueError("Invalid cache: 'block' expects a block_length and no refresh_every")
+        if not self.temperature >= 0:
+            raise ValueError(f"Invalid temperature: expected a number >= 0, got {self.temperature!r}")
+
+    @property
+    def exact(self) -> bool:
+        return self.cache == "none" or self.refresh_every == 1
+
+
+@dataclass
+class Progress:
+    """What has happened so far; yielded after every step."""
+
+    canvases: list[Canvas]
+    passes: int = 0
+    clock: Clock = field(default_factory=Clock)
+
+
+class DecodingError(RuntimeError):
+    """A pass that cannot be used. `progress` holds all that was committed before it."""
+
+    def __init__(self, message: str, progress: Progress) -> None:
+        super().__init__(message)
+        self.progress = progress
+
+
+def decode(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    scheduler: Scheduler,
+    vocabulary: Vocabulary,
+    options: Options | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Iterator[Progress]:
+    """Fills `max_new_tokens` masks after each prompt, and yields the state before the first pass and after every one.
+
+    `vocabulary` has the stops, and must suppress the mask. The state is the same object every time.
+    """
+    options = options or Options()
+    canvases = [Canvas(prompt, max_new_tokens, model.config, options) for prompt in prompts]
+    progress = Progress(canvases, clock=Clock(model.device))
+    capacity = 0 if options.exact else max((canvas.end for canvas in canvases), default=0)
+    cache = model.new_cache(len(canvases), capacity) if canvases else None
+    seeds = list(range(len(prompts))) if seeds is None else seeds
+    stops = frozenset(vocabulary.stop_ids) if options.stop_early else frozenset()
+    vocabulary = vocabulary if options.stop_early else vocabulary.without_stops()
+    yield progress
+    while any(canvas.active for canvas in canvases):
+        clock = progress.clock
+        with clock("host"):
+            anew = [b for b, canvas in enumerate(canvases) if canvas.begin_pass(progress.passes)]
+            if cache is not None:
+                cache.refresh(anew)
+            tokens = np.concatenate([canvas.tokens[canvas.window] for canvas in canvases])
+            positions = np.concatenate([np.arange(*canvas.window.indices(canvas.end)[:2]) for canvas in canvases])
+            borders = np.cumsum([0, *(canvas.pass_length for canvas in canvases)])
+            ids, places = torch.from_numpy(np.stack([tokens, positions])).to(model.device)
+            cu_seqlens = torch.from_numpy(borders.astype(np.int32)).to(model.device)
+        with clock("model"):
+            hidden = model(ids, places, cu_seqlens, cache, [canvas.append for canvas in canvases])
+        scores = Scores(
+            model.head(hidden), canvases, borders, progress.passes, vocabulary, stops, options.temperature, seeds, clock
+        )
+        chosen = scheduler(scores)
+        with clock("host"):
+            scores.require_numbers(progress, DecodingError)
+            for canvas, (where, what) in zip(scores.canvases, chosen, strict=True):
+                canvas.accept(where, what, stops)
+            for canvas in canvases:
+                canvas.end_pass()
+            progress.passes += 1
+        yield progress
