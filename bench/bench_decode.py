@@ -150,7 +150,7 @@ def bench_growth(benchmark, report: Report, model: Transformer) -> None:
         for n in lengths:
             shapes = []
             for done in range(0, n, step):
-                # Full on the prefix cache: half of the scattered commits keep the front empty; taken as the left half
+                # scattered commits may leave the front empty to the end: of Full only the prompt counts as frozen
                 frozen = PROMPT + done if cached and step > 1 else PROMPT if cached else 0
                 end = min(PROMPT + n, PROMPT + done + (lookahead or n))
                 shapes.append((end - frozen, frozen))
