@@ -1,6 +1,6 @@
 """Decoding once more, in plain Python: one sequence, one pass after the other, no packing, no cache, no shortcuts.
 
-Shares no code with `lsp`. A model is a function from the ids of a sequence to a row of logits per position, all computed
+Shares no code with `lsp`. A model is a function from the ids of a sequence to a row of logits per position, computed
 anew in every pass; which positions a cached pass would cover, and which pass would freeze a token, is kept as numbers.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -135,10 +136,8 @@ def choose(
     elif isinstance(scheduler, schedulers.Prophet):
         seen = [rows[p].margin for p in rows if scheduler.region is None or p >= end - scheduler.region]
         enough = scheduler.thresholds[0 if done < 1 / 3 else 1 if done < 2 / 3 else 2]
-        if seen and reaches(math.fsum(seen) / len(seen), enough):
-            taken = set(rows)
-        else:
-            taken = {by_confidence(rows, here)[0]}
+        everything = bool(seen) and reaches(math.fsum(seen) / len(seen), enough)
+        taken = set(rows) if everything else {by_confidence(rows, here)[0]}
     else:
         taken = by_threshold(scheduler, rows, by_confidence(rows, here))
     return {p: rows[p].token for p in sorted(taken)}
@@ -168,8 +167,8 @@ def confidence(row: oracle.Row) -> float:
 def by_confidence(rows: dict[int, oracle.Row], here: list[int]) -> list[int]:
     """The most confident first, ties to the left."""
     ranked = sorted(here, key=lambda p: (rows[p].rest, p))
-    for p, q in zip(ranked, ranked[1:], strict=False):
-        if abs(rows[p].rest - rows[q].rest) < 1e-4 and rows[p] != rows[q]:
+    for p, q in pairwise(ranked):
+        if abs(rows[p].rest - rows[q].rest) < 2e-5 and rows[p] != rows[q]:
             raise Ambiguous
     return ranked
 

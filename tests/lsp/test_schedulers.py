@@ -10,7 +10,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import lsp
-from lsp.schedulers import NAMES, scheduler_of
 from lsp_kernels import PrefixRule, Vocabulary
 from tests.lsp.recorder import scripted
 from tests.lsp.simulation import Ambiguous, script, simulate
