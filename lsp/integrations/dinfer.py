@@ -46,7 +46,7 @@ class ThresholdParallelDecoder(ParallelDecoder):
         Every mask whose confidence reaches it is written, and always those within 1e-5 of the best one.
     mask_id, eos_id : int
     use_float64 : bool
-        Plays no part: confidences are as exact as those of a softmax in float64, but for about 1e-7.
+        Plays no part: confidences are as exact as those of a softmax in float64, but for 3e-7.
 
     Examples
     --------

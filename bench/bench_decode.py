@@ -1,0 +1,163 @@
+"""The decoding loop: its own cost, what each scheduler's passes cost, and how the cost grows with the answer."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import islice
+
+import pytest
+import torch
+
+import lsp
+from bench.ratios import Report, interleave
+from lsp.decode import decode
+from lsp.flops import pass_flops
+from lsp.models import ModelConfig, Transformer
+from lsp.scoring import Scores
+from lsp.tiny.tasks import REGION, generate, verify
+from lsp_kernels import PrefixRule, Vocabulary
+
+PROMPT, NEW = 128, 256
+GUARDED = PrefixRule.guarded()
+FAST_DLLM = {"block_length": 16, "cache": "block"}
+CONTENDERS = {
+    "Full": (lsp.Full(), {"block_length": 16}),
+    "Full, uncached": (lsp.Full(), {"block_length": 16, "cache": "none"}),
+    "fixed prefix 4": (lsp.FixedPrefix(4), {}),
+    "LSP, paper": (lsp.LongestStablePrefix(PrefixRule()), {}),
+    "LSP, guarded": (lsp.LongestStablePrefix(GUARDED), {}),
+    "LSP, islands 3": (lsp.LongestStablePrefix(GUARDED, islands=3.0), {}),
+    "scattered margin": (lsp.ScatteredMargin(PrefixRule()), {}),
+    "Threshold 0.9": (lsp.Threshold(0.9), {}),
+    "Threshold 0.9, Fast-dLLM's cache": (lsp.Threshold(0.9), FAST_DLLM),
+    "Factor 1": (lsp.Factor(1.0), {}),
+    "Prophet": (lsp.Prophet(), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    """LLaDA-shaped, 12 x 768, random."""
+    torch.manual_seed(0)
+    config = ModelConfig(
+        32000, 768, 12, 12, 12, 64, 2048, 4096, rope_theta=5e5, norm_eps=1e-5, mask_id=0, stop_ids=(1,)
+    )
+    out = Transformer(config).eval()
+    for weight in out.parameters():
+        if weight.dim() == 2:
+            torch.nn.init.normal_(weight, std=0.1)
+    return out
+
+
+class Counted:
+    """A scheduler that counts the floating-point operations of its passes."""
+
+    def __init__(self, scheduler, config: ModelConfig) -> None:
+        self.scheduler, self.config, self.flops = scheduler, config, 0
+
+    def __call__(self, scores: Scores):
+        asked = [0]
+        rows = scores._rows
+        scores._rows = lambda positions: (asked.append(sum(map(len, positions))), rows(positions))[1]
+        chosen = self.scheduler(scores)
+        for canvas in scores.canvases:
+            self.flops += pass_flops(self.config, canvas.pass_length, canvas.frozen, 0)
+        self.flops += pass_flops(self.config, 0, 0, sum(asked))
+        return chosen
+
+
+def bench_host_share(benchmark, report: Report, model: Transformer) -> None:
+    """Loop and scheduling are a small part of a step, here of the first passes after a prompt of 128."""
+    vocabulary = Vocabulary(32000, delimiters=range(10, 400), stops=[1], suppress=[0])
+    prompt = torch.randint(2, 32000, (PROMPT,)).tolist()
+    for name in ("lsp", "threshold"):
+        scheduler = lsp.schedulers.NAMES[name]()
+
+        def some_passes(scheduler=scheduler) -> dict[str, float]:
+            states = decode(model, [prompt], NEW, scheduler, vocabulary)
+            state = list(islice(states, 9))[-1]
+            assert state.passes == 8
+            return state.clock.seconds
+
+        seconds = some_passes()
+        share = seconds["host"] / sum(seconds.values())
+        cells = {part: f"{s / 8 * 1e3:.2f} ms" for part, s in seconds.items()} | {"host share": f"{100 * share:.2f} %"}
+        report.add("a step of the loop, 12 x 768, prompt 128, 256 masks", name, cells)
+        report.target(f"loop and scheduling, {name}, share of a step in %", 100 * share, at_most=5)
+    benchmark.pedantic(some_passes, rounds=1)
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "code"])
+def bench_schedulers(benchmark, report: Report, task: str) -> None:
+    """The embedded model's real answers: what is counted beside what is measured."""
+    tiny = lsp.load("tiny")
+    problems = list(generate(task, 12, split="dev", seed=7))
+    prompts = [problem.prompt for problem in problems]
+    tokenizer = lsp.load_tokenizer(tiny)
+
+    def run(name: str) -> list[lsp.Generation]:
+        scheduler, options = CONTENDERS[name]
+        return lsp.generate(tiny, prompts, max_new_tokens=REGION, scheduler=scheduler, tokenizer=tokenizer, **options)
+
+    times = interleave({name: (lambda name=name: run(name)) for name in CONTENDERS}, rounds=3)
+    for name, (scheduler, options) in CONTENDERS.items():
+        counted = Counted(scheduler, tiny.config)
+        answers = lsp.generate(tiny, prompts, max_new_tokens=REGION, scheduler=counted, tokenizer=tokenizer, **options)
+        solved = sum(verify(problems, [answer.text for answer in answers]))
+        n = len(problems)
+        cells = {
+            "solved": f"{solved}/{n}",
+            "passes": f"{sum(a.passes for a in answers) / n:.1f}",
+            "positions": f"{sum(a.positions for a in answers) / n:.0f}",
+            "MFLOP": f"{counted.flops / n / 1e6:.0f}",
+            "ms": f"{times[name] / n * 1e3:.1f}",
+            "speed-up": f"{times['Full'] / times[name]:.1f}x",
+        }
+        report.add(f"{task}, embedded model, a problem on average", name, cells)
+    benchmark.pedantic(run, args=("LSP, guarded",), rounds=1)
+
+
+def exponent(lengths: list[int], costs: list[float]) -> float:
+    """The power of the length that the cost grows with, between the two longest."""
+    return math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2])
+
+
+def bench_growth(benchmark, report: Report, model: Transformer) -> None:
+    """Counted flops of a whole answer, and its time from three timed passes: at the start, half-way and at the end."""
+    lengths, per_pass = [64, 128, 256, 512, 1024], 8
+    kinds = {
+        "Full, uncached": (1, None, False),
+        "Full, prefix cache": (1, None, True),
+        f"LSP, {per_pass} tokens a pass": (per_pass, None, True),
+        f"LSP, {per_pass} tokens a pass, lookahead 64": (per_pass, 64, True),
+    }
+
+    def timed(tokens: int, prefix: int) -> float:
+        cache = model.new_cache(1, prefix)
+        borders = torch.tensor([0, tokens], dtype=torch.int32)
+        if prefix:
+            ids = torch.randint(2, 32000, (prefix,))
+            model(ids, torch.arange(prefix), torch.tensor([0, prefix], dtype=torch.int32), cache, [prefix])
+        ids, places = torch.randint(2, 32000, (tokens,)), torch.arange(prefix, prefix + tokens)
+        begin = time.perf_counter()
+        model(ids, places, borders, cache, [0])
+        return time.perf_counter() - begin
+
+    timed(64, 64)
+    for name, (step, lookahead, cached) in kinds.items():
+        flops, seconds = [], []
+        for n in lengths:
+            shapes = []
+            for done in range(0, n, step):
+                # scattered commits may leave the front empty to the end: of Full only the prompt counts as frozen
+                frozen = PROMPT + done if cached and step > 1 else PROMPT if cached else 0
+                end = min(PROMPT + n, PROMPT + done + (lookahead or n))
+                shapes.append((end - frozen, frozen))
+            flops.append(sum(pass_flops(model.config, t, p, step) for t, p in shapes))
+            sample = [timed(*shapes[i]) for i in (0, len(shapes) // 2, len(shapes) - 1)]
+            seconds.append(len(shapes) * (sample[0] + 4 * sample[1] + sample[2]) / 6)
+        cells = {f"{n}": f"{f / 1e9:.0f} GF, {s:.2f} s" for n, f, s in zip(lengths, flops, seconds, strict=True)}
+        cells["exponent"] = f"{exponent(lengths, flops):.2f} counted, {exponent(lengths, seconds):.2f} timed"
+        report.add("growth with the generated length, 12 x 768, prompt 128", name, cells)
+    benchmark.pedantic(timed, args=(64, 128), rounds=1)
