@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import lsp
+import lsp.integrations
 import lsp_kernels
 
 MODULES = ["lsp_kernels.commit", "lsp_kernels.rule", "lsp_kernels.types"]
 MODULES += ["lsp.adapt", "lsp.delimiters", "lsp.models.load", "lsp.models.transformer"]
+MODULES += [f"lsp.integrations.{name}" for name in lsp.integrations.__all__]
 ROOT = Path(__file__).parents[1]
 BLOCKS = [
     pytest.param(block, id=f"{path.name}-{i}")
@@ -34,7 +36,11 @@ def test_docstring_examples_hold(module: str) -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("package", [lsp_kernels, lsp, lsp.models], ids=lambda p: p.__name__)
+PACKAGES = [lsp_kernels, lsp, lsp.models, lsp.integrations]
+PACKAGES += [getattr(lsp.integrations, name) for name in lsp.integrations.__all__]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)
 def test_everything_public_is_documented(package) -> None:
     text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     for name in package.__all__:

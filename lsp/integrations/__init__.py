@@ -1,0 +1,9 @@
+"""Drop-ins for other codebases, with their own signatures: one import changes and the rest of their code stays.
+
+`fast_dllm` and `dinfer` replace the softmax of a step by one read of the logits, with the same results. `llada`,
+`dream` and `dinfer` bring the longest stable prefix into loops that were written for something else.
+"""
+
+from lsp.integrations import dinfer, dream, fast_dllm, llada
+
+__all__ = ["dinfer", "dream", "fast_dllm", "llada"]

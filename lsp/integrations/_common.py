@@ -1,0 +1,132 @@
+"""What the drop-ins share: refusing what they cannot do, and committing the prefix of the masks in a tensor of ids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lsp_kernels import PrefixRule, Vocabulary, commit_prefix
+from lsp_kernels._checks import check_device, check_kind, check_rule, check_tensor, fail_dtype, fail_shape
+from lsp_kernels.rule import SUPPRESSED, as_integer
+
+EVERYTHING = PrefixRule(alpha=1.0, beta=1.0, snap=False)
+
+
+def refuse_noise(temperature: Any, remasking: Any) -> None:
+    """Refuses sampling: the statistics of a row are those of its logits as they are."""
+    if temperature != 0:
+        raise ValueError(f"Invalid temperature: expected 0, as decoding is greedy, got {temperature!r}")
+    refuse_remasking(remasking)
+
+
+def refuse_remasking(remasking: Any) -> None:
+    if remasking != "low_confidence":
+        raise ValueError(f"Invalid remasking: expected 'low_confidence', got {remasking!r}")
+
+
+def check_block(logits: Tensor, x: Tensor) -> None:
+    """A row of logits for every id."""
+    check_tensor("logits", logits)
+    check_tensor("x", x)
+    if logits.dim() != 3:
+        fail_shape("logits", "[B, L, V]", logits)
+    if x.shape != logits.shape[:2]:
+        fail_shape("x", f"{list(logits.shape[:2])} as the logits", x)
+    if x.size(1) == 0:
+        fail_shape("x", "at least one position", x)
+    if x.dtype != torch.int64:
+        fail_dtype("x", "int64", x)
+    check_device("x", x, logits)
+
+
+def vocabulary_for(
+    given: Vocabulary | None, size: int, mask_id: int, device: torch.device, stops: tuple[int, ...] = ()
+) -> Vocabulary:
+    """The vocabulary given, else one with these stops; on the device, and never choosing the mask."""
+    if as_integer("mask_id", mask_id, 0) >= size:
+        raise ValueError(f"Invalid mask_id: expected an id from 0 to {size - 1}, got {mask_id}")
+    if given is None:
+        return Vocabulary(size, stops=stops, suppress=[mask_id], device=device)
+    if given.size != size:
+        raise ValueError(f"Invalid vocabulary: expected size V = {size}, got {given.size}")
+    found = given.to(device)
+    return found if int(found.flags[mask_id]) & SUPPRESSED else found.suppressing(mask_id)
+
+
+def rule_for(given: PrefixRule | None, vocabulary: Vocabulary | None) -> PrefixRule:
+    """The rule given, else `PrefixRule.guarded`, which snaps if there are delimiters to snap to."""
+    if vocabulary is not None:
+        check_kind("vocabulary", vocabulary, Vocabulary)
+    if given is None:
+        return replace(PrefixRule.guarded(), snap=vocabulary is not None and vocabulary.has_delimiters)
+    check_rule(given, vocabulary)
+    return given
+
+
+class MaskedPrefix:
+    """Commits the longest stable prefix of the masks of every row of ids.
+
+    Parameters
+    ----------
+    mask_id : int
+    rule : PrefixRule, optional
+    vocabulary : Vocabulary, optional
+        Delimiters, stops and suppressed ids; by default `stops` are the only thing known of it.
+    stops : tuple of int
+        What ends a text, without a vocabulary.
+    fill : int, optional
+        What the masks after a committed stop become: this id, by default the stop itself.
+    """
+
+    def __init__(
+        self,
+        mask_id: int,
+        rule: PrefixRule | None,
+        vocabulary: Vocabulary | None,
+        stops: tuple[int, ...] = (),
+        fill: int | None = None,
+    ) -> None:
+        self.mask_id = as_integer("mask_id", mask_id, 0)
+        self.rule, self.stops, self.fill = rule_for(rule, vocabulary), stops, fill
+        self._given = vocabulary
+        self._ready: Vocabulary | None = None
+
+    def vocabulary(self, logits: Tensor) -> Vocabulary:
+        """The tables on the device of the logits, made once."""
+        size, device, ready = logits.size(-1), logits.device, self._ready
+        if ready is None or ready.device != device or ready.size != size:
+            ready = self._ready = vocabulary_for(self._given, size, self.mask_id, device, self.stops)
+        return ready
+
+    def __call__(self, logits: Tensor, x: Tensor, *, everything: bool = False) -> Tensor:
+        """The ids after the commit; `x` stays as it is. `everything` leaves no mask, whatever the rule says."""
+        check_block(logits, x)
+        masked = x == self.mask_id
+        counts, place = masked.sum(1), masked.cumsum(1)
+        tokens, lengths, finished = self._commit(logits, masked, counts, EVERYTHING if everything else self.rule)
+        if broken := ((lengths == 0) & (counts > 0)).nonzero().flatten().tolist():
+            raise ValueError(f"Invalid logits: expected numbers, got NaN in sequence {broken[0]}")
+        chosen = masked & (place <= lengths[:, None])
+        stop = torch.where(masked & (place == lengths[:, None]), tokens, 0).sum(1)
+        if self.fill is not None:
+            stop = torch.full_like(stop, self.fill)
+        out = torch.where(chosen, tokens, x)
+        return torch.where(masked & ~chosen & finished[:, None], stop[:, None], out)
+
+    def _commit(
+        self, logits: Tensor, masked: Tensor, counts: Tensor, rule: PrefixRule
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens by position, lengths and finished. Masks side by side, as they are in a suffix, cost no copy."""
+        vocabulary = self.vocabulary(logits)
+        flags = masked.int()
+        first, last = flags.argmax(1), masked.size(1) - 1 - flags.flip(1).argmax(1)
+        if bool(((last - first + 1 == counts) | (counts == 0)).all()):
+            commit = commit_prefix(logits, None, counts.int(), first.int(), rule=rule, vocabulary=vocabulary)
+            return commit.tokens, commit.lengths, commit.finished
+        borders = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
+        commit = commit_prefix(logits[masked], borders, rule=rule, vocabulary=vocabulary)
+        tokens = torch.full_like(masked, -1, dtype=torch.int64).masked_scatter(masked, commit.tokens)
+        return tokens, commit.lengths, commit.finished

@@ -1,0 +1,99 @@
+"""The two generation hooks of Dream, so that its own loop commits the longest stable prefix.
+
+Dream calls the tokens hook with step None before the first pass. In each step it runs the model, shifts the logits so
+that row p predicts position p, calls the logits hook, writes tokens of its own choice, and calls the tokens hook, whose
+result is what the next pass sees. Here the logits hook commits, and gives Dream two columns of zeros to choose from, so
+that its softmax over the vocabulary costs nothing; the tokens hook drops Dream's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from lsp.integrations._common import MaskedPrefix
+from lsp_kernels import PrefixRule, Vocabulary
+from lsp_kernels.rule import as_integer
+
+__all__ = ["Finished", "generation_hooks"]
+
+TokensHook = Callable[[int | None, Tensor, Tensor | None], Tensor]
+LogitsHook = Callable[[int, Tensor, Tensor], Tensor]
+
+
+class Finished(Exception):
+    """No mask is left. Raised by the tokens hook if it was asked to, since Dream's loop always makes all its passes.
+
+    Attributes
+    ----------
+    sequences : Tensor, int64 [B, L]
+        What `diffusion_generate` would have returned.
+    steps : int
+        How many passes it took.
+    """
+
+    def __init__(self, sequences: Tensor, steps: int) -> None:
+        super().__init__(f"no mask is left after {steps} steps")
+        self.sequences, self.steps = sequences, steps
+
+
+def generation_hooks(
+    *,
+    steps: int,
+    mask_id: int = 151666,
+    rule: PrefixRule | None = None,
+    vocabulary: Vocabulary | None = None,
+    leave_when_finished: bool = False,
+) -> dict[str, TokensHook | LogitsHook]:
+    """Both hooks under the names that ``model.diffusion_generate`` knows, for ``**generation_hooks(...)``.
+
+    Parameters
+    ----------
+    steps : int
+        As given to `diffusion_generate`. The last step commits all that is left, as Dream does.
+    mask_id : int
+    rule : PrefixRule, optional
+        By default `PrefixRule.guarded`, which snaps if the vocabulary has delimiters.
+    vocabulary : Vocabulary, optional
+        Delimiters and stops. What follows a committed stop is filled up with it.
+    leave_when_finished : bool
+        Raise `Finished` when no mask is left, instead of letting Dream make the rest of its passes.
+
+    Notes
+    -----
+    Decoding is greedy: the hooks see logits only, so Dream's ``temperature``, ``top_p``, ``top_k`` and ``alg`` play no
+    part. ``alg_temp`` must be 0 or None, or Dream itself may fail to draw positions in a batch. One pair serves one
+    generation at a time, and any number of them one after the other.
+
+    Examples
+    --------
+    >>> from lsp.integrations.dream import generation_hooks
+    >>> sorted(generation_hooks(steps=64))
+    ['generation_logits_hook_func', 'generation_tokens_hook_func']
+    """
+    commit, last = MaskedPrefix(mask_id, rule, vocabulary), as_integer("steps", steps, 1) - 1
+    committed: dict[int, Tensor] = {}  # the ids after the step that is under way
+
+    def generation_logits_hook_func(step: int, x: Tensor, logits: Tensor) -> Tensor:
+        if as_integer("step", step, 0) > last:
+            raise ValueError(f"Invalid step: expected 0 to {last}, as steps = {steps}, got {step}")
+        committed.clear()
+        committed[step] = commit(logits, x, everything=step == last)
+        return logits.new_zeros(1, 1, 2).expand(*x.shape, 2)
+
+    def generation_tokens_hook_func(step: int | None, x: Tensor, logits: Tensor | None) -> Tensor:
+        if step is None:
+            committed.clear()
+            return x
+        if step not in committed:
+            raise ValueError(f"Invalid step: expected the logits hook to have been called for it, got {step}")
+        out = committed.pop(step)
+        if leave_when_finished and not bool((out == commit.mask_id).any()):
+            raise Finished(out, step + 1)
+        return out
+
+    return {
+        "generation_tokens_hook_func": generation_tokens_hook_func,
+        "generation_logits_hook_func": generation_logits_hook_func,
+    }
