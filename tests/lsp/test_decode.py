@@ -139,8 +139,8 @@ def test_in_float32_a_ragged_batch_differs_by_rounding_alone(case: Case, single:
             agreed += 1
             if options:
                 close(here[b].logits, case.logits(here[b].tokens), 1e-4)
-            for before, after in zip(together.passes, together.passes[1:], strict=False):
-                check_tokens(before[b], after[b], shift)
+        for before, after in pairwise(together.passes):
+            check_tokens(before[b], after[b], shift)
     assert agreed > 30
 
 
