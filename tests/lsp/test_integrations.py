@@ -135,13 +135,13 @@ def test_transfers_are_those_of_the_formula(case) -> None:
 
 
 def test_a_confidence_that_equals_the_threshold_reaches_it() -> None:
-    logits = torch.tensor([[[3.0, 3.0], [9.0, 0.0], [0.0, 90.0]]])
-    x, masked = torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3, dtype=torch.bool)
+    logits = torch.tensor([[[3.0, 3.0], [9.0, 0.0], [0.0, 90.0], [70.0, 0.0]]])
+    x, masked = torch.zeros(1, 4, dtype=torch.int64), torch.ones(1, 4, dtype=torch.bool)
     for threshold in (0.5, 1.0):
         _, expected, _ = original_transfer(logits, masked, x, None, threshold)
         _, chosen = get_transfer_index(logits, 0.0, "low_confidence", masked, x, None, threshold)
         assert torch.equal(chosen, expected)
-        assert chosen.sum() == (3 if threshold == 0.5 else 1)
+        assert chosen.sum() == (4 if threshold == 0.5 else 2)
 
 
 def fast_dllm_loop(model: nn.Module, prompt: Tensor, transfer: Callable, threshold: float | None) -> tuple[Tensor, int]:
