@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lsp.models.head import Head
 from lsp.models.protocol import Model
-from lsp.models.transformer import Transformer, check_pass
+from lsp.models.transformer import check_pass
 from lsp_kernels import PrefixCache, Workspace
 from lsp_kernels._checks import check_attention_values, check_index
 
@@ -124,7 +124,7 @@ def adapt(
     ----------
     model : Module or callable
         From ids int64 [1, L] to logits [1, L, V], which may also come in a Hugging Face output, a mapping or a tuple. A
-        model of this package is returned as it is, cache and all.
+        model of this package, or of its protocol, is returned as it is, cache and all.
     vocab_size, mask_id, stop_ids, max_length : optional
         By default what ``model.config`` says, if there is one: ``vocab_size``, ``mask_token_id``, ``eos_token_id`` and
         ``max_position_embeddings`` or ``max_sequence_length``. The size of the vocabulary is needed.
@@ -143,8 +143,9 @@ def adapt(
     torch.Size([2])
     """
     inner = getattr(model, "transformer", model)
-    if isinstance(inner, Transformer):
-        return inner
+    for one in (inner, model):
+        if isinstance(one, Model):
+            return one
     if not callable(model):
         raise TypeError(f"Invalid model: expected a module or a function, got a {type(model).__name__}")
     config = getattr(model, "config", None)

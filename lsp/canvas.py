@@ -37,10 +37,10 @@ class Canvas:
         How many tokens each of these passes committed.
     """
 
-    def __init__(self, prompt: Sequence[int], max_new_tokens: int, config: Config, options: Options) -> None:
-        self.prompt, self.options, self.shifted = len(prompt), options, config.shifted
-        mask = check_prompt(prompt, max_new_tokens, config)
-        self.tokens = np.array([*prompt, *[mask] * max_new_tokens], dtype=np.int64)
+    def __init__(self, prompt: Sequence[int], max_new_tokens: int, mask: int, shifted: bool, options: Options) -> None:
+        self.prompt, self.options, self.shifted = len(prompt), options, shifted
+        self.tokens = np.full(len(prompt) + max_new_tokens, mask, dtype=np.int64)
+        self.tokens[: self.prompt] = prompt
         self.masked = np.arange(len(self.tokens)) >= self.prompt
         self.end, self.frozen, self.append = len(self.tokens), 0, 0
         self.masks_at_start = max_new_tokens
@@ -113,6 +113,8 @@ class Canvas:
 
     def accept(self, where: np.ndarray, what: np.ndarray, stops: Collection[int]) -> None:
         """Commits tokens. Everything to the right of the first stop is dropped."""
+        if not len(where) or not self.masked[where].all():
+            raise ValueError(f"Invalid choice of the scheduler: expected masks, at least one, got {list(where)}")
         self.tokens[where], self.masked[where] = what, False
         self.commits.append(len(where))
         ends = [int(p) for p, token in zip(where, what, strict=True) if int(token) in stops]
@@ -130,21 +132,28 @@ class Canvas:
         self.end = min(self.end, end)
 
 
-def check_prompt(prompt: Sequence[int], max_new_tokens: int, config: Config) -> int:
+def check_prompts(prompts: Sequence[Sequence[int]], max_new_tokens: int, config: Config) -> int:
     """Refuses what cannot be decoded; returns the mask id."""
     as_integer("max_new_tokens", max_new_tokens, 0)
     if config.mask_id is None:
         raise ValueError("Invalid model: expected a mask id in its config, got none; pass mask_id to lsp.adapt")
-    for i, token in enumerate(prompt):
-        if not 0 <= as_integer(f"prompt[{i}]", token, 0) < config.vocab_size:
-            raise ValueError(f"Invalid prompt[{i}]: expected an id from 0 to {config.vocab_size - 1}, got {token}")
-        if token == config.mask_id:
-            raise ValueError(f"Invalid prompt[{i}]: expected no mask in a prompt, got the mask id {token}")
-    if config.shifted and not prompt:
-        raise ValueError("Invalid prompt: expected at least one token, as the model's logits are shifted, got none")
-    if config.max_length is not None and len(prompt) + max_new_tokens > config.max_length:
-        raise ValueError(
-            f"Invalid max_new_tokens: expected at most {config.max_length - len(prompt)} (a prompt of {len(prompt)} "
-            f"tokens, a context of {config.max_length}), got {max_new_tokens}"
-        )
+    for b, prompt in enumerate(prompts):
+        check_prompt(f"prompts[{b}]", prompt, config)
+        if config.max_length is not None and len(prompt) + max_new_tokens > config.max_length:
+            raise ValueError(
+                f"Invalid max_new_tokens: expected at most {config.max_length - len(prompt)} (prompts[{b}] has "
+                f"{len(prompt)} tokens, the context {config.max_length}), got {max_new_tokens}"
+            )
     return config.mask_id
+
+
+def check_prompt(name: str, prompt: Sequence[int], config: Config) -> None:
+    for i, token in enumerate(prompt):
+        if not 0 <= as_integer(f"{name}[{i}]", token, 0) < config.vocab_size:
+            raise ValueError(f"Invalid {name}[{i}]: expected an id from 0 to {config.vocab_size - 1}, got {token}")
+        if token == config.mask_id:
+            raise ValueError(f"Invalid {name}[{i}]: expected no mask in a prompt, got the mask id {token}")
+    if config.shifted and not len(prompt):
+        raise ValueError(f"Invalid {name}: expected at least one token, as the model's logits are shifted, got none")
+    if config.max_length is not None and len(prompt) > config.max_length:
+        raise ValueError(f"Invalid {name}: expected at most {config.max_length} tokens, got {len(prompt)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +14,7 @@ class Clock:
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.on_gpu = device is not None and device.type == "cuda"
-        self._seconds: dict[str, float] = defaultdict(float)
+        self._seconds = dict.fromkeys(("model", "head", "host"), 0.0)
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextmanager

@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 
-from lsp.canvas import Canvas
+from lsp.canvas import Canvas, check_prompts
 from lsp.clock import Clock
 from lsp.models.protocol import Model
 from lsp.scoring import Scores
@@ -75,8 +75,8 @@ class Options:
             raise ValueError(f"Invalid cache: expected 'prefix', 'block' or 'none', got {self.cache!r}")
         if self.cache == "block" and (self.block_length is None or self.refresh_every is not None):
             raise ValueError("Invalid cache: 'block' expects a block_length and no refresh_every")
-        if not self.temperature >= 0:
-            raise ValueError(f"Invalid temperature: expected a number >= 0, got {self.temperature!r}")
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"Invalid temperature: expected a finite number >= 0, got {self.temperature!r}")
 
     @property
     def exact(self) -> bool:
@@ -111,23 +111,23 @@ def decode(
 ) -> Iterator[Progress]:
     """Fills `max_new_tokens` masks after each prompt, and yields the state before the first pass and after every one.
 
-    `vocabulary` has the stops, and must suppress the mask. The state is the same object every time.
+    `vocabulary` has the stops; the mask is suppressed in any case. The state is the same object every time.
     """
     options = options or Options()
-    canvases = [Canvas(prompt, max_new_tokens, model.config, options) for prompt in prompts]
+    mask = check_prompts(prompts, max_new_tokens, model.config)
+    capacity = 0 if options.exact else max(map(len, prompts), default=0) + max_new_tokens
+    cache = model.new_cache(max(1, len(prompts)), capacity)  # first of all: it knows whether there is room
+    canvases = [Canvas(prompt, max_new_tokens, mask, model.config.shifted, options) for prompt in prompts]
     progress = Progress(canvases, clock=Clock(model.device))
-    capacity = 0 if options.exact else max((canvas.end for canvas in canvases), default=0)
-    cache = model.new_cache(len(canvases), capacity) if canvases else None
     seeds = list(range(len(prompts))) if seeds is None else seeds
-    stops = frozenset(vocabulary.stop_ids) if options.stop_early else frozenset()
-    vocabulary = vocabulary if options.stop_early else vocabulary.without_stops()
+    vocabulary = (vocabulary if options.stop_early else vocabulary.without_stops()).suppressing(mask)
+    stops = frozenset(vocabulary.stop_ids)
     yield progress
     while any(canvas.active for canvas in canvases):
         clock = progress.clock
         with clock("host"):
             anew = [b for b, canvas in enumerate(canvases) if canvas.begin_pass(progress.passes)]
-            if cache is not None:
-                cache.refresh(anew)
+            cache.refresh(anew)
             tokens = np.concatenate([canvas.tokens[canvas.window] for canvas in canvases])
             positions = np.concatenate([np.arange(*canvas.window.indices(canvas.end)[:2]) for canvas in canvases])
             borders = np.cumsum([0, *(canvas.pass_length for canvas in canvases)])

@@ -162,16 +162,12 @@ def token_texts(tokenizer: Any) -> dict[int, str]:
     >>> token_texts(Words())
     {0: ' so', 1: ',\\n', 2: 'é', 3: '�'}
     """
-    kinds = _added(tokenizer)
+    added = _added(tokenizer)
     vocab: Mapping[str, int] = tokenizer.get_vocab()
     decode = _decoder(tokenizer, vocab)
-    out = {}
-    for token, i in sorted(vocab.items(), key=lambda item: item[1]):
-        if i not in kinds:
-            out[i] = decode(token)
-        elif not kinds[i]:  # an added word stands for itself
-            out[i] = token
-    return out
+    out = {i: decode(token) for token, i in vocab.items() if i not in added}
+    out |= {i: token for i, (token, special) in added.items() if not special}  # an added word stands for itself
+    return dict(sorted(out.items()))
 
 
 def _matcher(delimiters: str | Iterable[str]) -> Callable[[str], bool]:
@@ -247,18 +243,18 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-def _added(tokenizer: Any) -> dict[int, bool]:
+def _added(tokenizer: Any) -> dict[int, tuple[str, bool]]:
     """The added tokens by id, and whether each is special."""
     found = getattr(tokenizer, "added_tokens_decoder", None)
     if found is None and hasattr(tokenizer, "get_added_tokens_decoder"):
         found = tokenizer.get_added_tokens_decoder()
-    out = {i: bool(token.special) for i, token in (found or {}).items()}
-    return out | dict.fromkeys(getattr(tokenizer, "all_special_ids", ()), True)
+    out = {i: (token.content, bool(token.special)) for i, token in (found or {}).items()}
+    named = zip(getattr(tokenizer, "all_special_ids", ()), getattr(tokenizer, "all_special_tokens", ()), strict=True)
+    return out | {i: (token, True) for i, token in named}
 
 
 def _special(tokenizer: Any) -> dict[str, int]:
-    special = {i for i, yes in _added(tokenizer).items() if yes}
-    return {token: i for token, i in tokenizer.get_vocab().items() if i in special}
+    return {token: i for i, (token, special) in _added(tokenizer).items() if special}
 
 
 def _value(config: Any, name: str) -> Any:

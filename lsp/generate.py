@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
+from operator import index
 from typing import Any, NoReturn
 
 from lsp.adapt import adapt
@@ -16,7 +17,7 @@ from lsp.models import Transformer, load_tokenizer
 from lsp.schedulers import refuse, scheduler_of
 from lsp.text import Writer
 from lsp_kernels import Vocabulary
-from lsp_kernels.rule import SUPPRESSED, as_integer
+from lsp_kernels.rule import as_integer
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 OPTIONS = tuple(f.name for f in fields(Options))
@@ -164,16 +165,14 @@ class Run:
         self.scheduler = scheduler_of(scheduler)
         refuse(self.scheduler, self.options.lookahead)
         self.model = adapt(model)
-        self.tokenizer = tokenizer
-        if tokenizer is None and isinstance(self.model, Transformer) and self.model.source is not None:
-            self.tokenizer = load_tokenizer(self.model)
+        self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
         self.prompts = [self._encode(prompt) for prompt in as_batch(prompts)]
         self.total = len(self.prompts) * as_integer("max_new_tokens", max_new_tokens, 0)
         self.vocabulary = self._vocabulary(vocabulary, delimiters)
         stops = [stop] if isinstance(stop, str) else list(stop)
         if stops and self.tokenizer is None:
             raise ValueError("Invalid stop: expected none without a tokenizer, got stop strings")
-        seeds = [seed + i for i in range(len(self.prompts))] if isinstance(seed, int) else list(seed)
+        seeds = seed if isinstance(seed, Sequence) else [index(seed) + i for i in range(len(self.prompts))]
         if len(seeds) != len(self.prompts):
             raise ValueError(f"Invalid seed: expected a number or {len(self.prompts)} of them, got {len(seeds)}")
         self._loop = decode(
@@ -200,7 +199,7 @@ class Run:
         import torch
 
         self._streamer, self._fed = streamer, 0
-        streamer.put(torch.tensor([self.prompts[0]]))
+        streamer.put(torch.tensor([self.prompts[0]], dtype=torch.int64))
 
     def _feed(self) -> None:
         import torch
@@ -245,16 +244,25 @@ class Run:
             given = vocabulary_of(self.tokenizer, config, delimiters=delimiters, device=device)
         if given is None:
             given = Vocabulary(config.vocab_size, stops=config.stop_ids, device=device)
-        if config.mask_id is not None and not int(given.flags[config.mask_id]) & SUPPRESSED:
-            given = given.suppressing(config.mask_id)
+        if given.size != config.vocab_size:
+            raise ValueError(f"Invalid vocabulary: expected the model's {config.vocab_size} ids, got {given.size}")
         return given
 
 
+def tokenizer_of(model: Any) -> Any:
+    """The tokenizer of the folder that a model was loaded from, if there is one."""
+    if not isinstance(model, Transformer) or model.source is None:
+        return None
+    if not any(model.source.glob("tokenizer*")) and not (model.source / "vocab.json").is_file():
+        return None
+    return load_tokenizer(model)
+
+
 def as_batch(prompts: Any) -> list[Any]:
-    """Prompts as a list of prompts; a single one may come alone."""
+    """Prompts as a list of prompts; a single one may come alone. Arrays of ids are lists of ids."""
     if isinstance(prompts, str):
         return [prompts]
-    prompts = list(prompts)
+    prompts = [prompt.tolist() if hasattr(prompt, "tolist") else prompt for prompt in prompts]
     one = bool(prompts) and (isinstance(prompts[0], dict) or hasattr(prompts[0], "__index__"))
     return [prompts] if one else prompts
 

@@ -222,8 +222,8 @@ def scheduler_of(given: Scheduler | str | None) -> Scheduler:
         if given not in NAMES:
             raise ValueError(f"Invalid scheduler: expected one of {', '.join(NAMES)}, got {given!r}")
         return NAMES[given]()
-    if not callable(given):
-        raise TypeError(f"Invalid scheduler: expected a scheduler or its name, got {type(given).__name__}")
+    if not callable(given) or isinstance(given, type):
+        raise TypeError(f"Invalid scheduler: expected a scheduler or its name, got {given!r}")
     return given
 
 

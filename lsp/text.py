@@ -35,9 +35,8 @@ class Writer:
             return
         self._seen = len(run)
         text = self._decode(len(run))
-        if cut := [at for stop in self.stops if (at := text.find(stop)) >= 0]:
-            self.text, self.stopped = text[: min(cut)], True
-            self.canvas.finish(self.canvas.prompt + self._tokens_until_stop())
+        if any(stop in text for stop in self.stops):
+            self._stop()
         elif self.canvas.active:
             text = text.rstrip(INCOMPLETE)
             self.text = text[: len(text) - self._may_become_a_stop(text)]
@@ -53,9 +52,13 @@ class Writer:
         out: str = self.tokenizer.decode(self.canvas.run[:length].tolist(), skip_special_tokens=True)
         return out
 
-    def _tokens_until_stop(self) -> int:
-        """The fewest tokens whose text holds a stop string."""
-        return next(n for n in range(1, self._seen + 1) if any(stop in self._decode(n) for stop in self.stops))
+    def _stop(self) -> None:
+        """Ends at the fewest tokens whose text holds a stop string, so it does not matter how many came at once."""
+        for n in range(1, self._seen + 1):
+            text = self._decode(n)
+            if found := [at for stop in self.stops if (at := text.find(stop)) >= 0]:
+                self.text, self.stopped = text[: min(found)], True
+                return self.canvas.finish(self.canvas.prompt + n)
 
     def _may_become_a_stop(self, text: str) -> int:
         """How many characters at the end are the beginning of a stop string."""

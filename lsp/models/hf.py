@@ -22,8 +22,8 @@ from lsp.models.transformer import Transformer
 
 HUB = ("revision", "cache_dir", "token", "local_files_only")
 # What callers and Auto classes pass along and what changes nothing here.
-IGNORED = {"_from_auto", "adapter_kwargs", "trust_remote_code", "low_cpu_mem_usage", "use_safetensors", "proxies"}
-IGNORED |= {"force_download", "code_revision", "_commit_hash", "attn_implementation", "weights_only"}
+IGNORED = {"_from_auto", "_commit_hash", "adapter_kwargs", "attn_implementation", "code_revision", "low_cpu_mem_usage"}
+IGNORED |= {"trust_remote_code", "use_safetensors", "weights_only"}
 DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
@@ -72,7 +72,7 @@ class PackedModel(transformers.PreTrainedModel):
         given = [options.pop(key) for key in DTYPE_KEYS if options.get(key) is not None]
         device = _device(options.pop("device_map", None))
         hub = {key: options.pop(key) for key in HUB if key in options}
-        if unknown := sorted(key for key in options if key not in IGNORED and options[key] is not None):
+        if unknown := sorted(key for key in options if key not in IGNORED and options[key]):
             raise TypeError(f"Invalid argument {unknown[0]}: expected dtype, device_map, config, {', '.join(HUB)}")
         folder = find(pretrained_model_name_or_path, **hub)
         public = checkpoint.read_json(folder / checkpoint.CONFIG)
@@ -84,10 +84,18 @@ class PackedModel(transformers.PreTrainedModel):
         return model
 
     def save_pretrained(
-        self, save_directory: str | os.PathLike[str], *, max_shard_size: int | str = SHARD_SIZE, **ignored: Any
+        self,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
+        *,
+        max_shard_size: int | str = SHARD_SIZE,
+        safe_serialization: bool = True,
     ) -> None:
         """Writes the public format, as `lsp.save_pretrained` does."""
-        save_pretrained(self.transformer, save_directory, max_shard_size=max_shard_size)
+        if not safe_serialization:
+            raise ValueError("Invalid safe_serialization: expected True, as pickles are not written, got False")
+        if is_main_process:
+            save_pretrained(self.transformer, save_directory, max_shard_size=max_shard_size)
 
     @torch.no_grad()
     def forward(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -85,7 +87,7 @@ def load_folder(
         model = Transformer(config)
     stored = checkpoint.stored_tensors(folder)
     check_tensors(folder, model, stored)
-    kind = as_dtype(dtype) or as_dtype(public.get("dtype") or public.get("torch_dtype")) or _widest(stored)
+    kind = as_dtype(dtype) or as_dtype(public.get("dtype") or public.get("torch_dtype")) or _usual(stored)
     model = model.to(kind).to_empty(device=device).requires_grad_(False).eval()
     model.tie()
     model.source = folder
@@ -242,9 +244,12 @@ def as_bytes(size: int | str) -> int:
     return int(found[1]) * units[found[2]]
 
 
-def _widest(stored: Mapping[str, Stored]) -> torch.dtype:
-    kinds = {DTYPES[tensor.dtype] for tensor in stored.values() if tensor.dtype in DTYPES}
-    return max(kinds, key=lambda kind: (kind.itemsize, kind == torch.bfloat16))
+def _usual(stored: Mapping[str, Stored]) -> torch.dtype:
+    """The dtype of most weights: norms may be stored in another."""
+    counts: Counter[torch.dtype] = Counter()
+    for tensor in stored.values():
+        counts[DTYPES.get(tensor.dtype, torch.float32)] += math.prod(tensor.shape)
+    return counts.most_common(1)[0][0]
 
 
 def _some(names: list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class Config(Protocol):
     def shifted(self) -> bool: ...
 
 
+@runtime_checkable
 class Model(Protocol):
     """A pass is ``hidden = model(tokens, positions, cu_seqlens, cache, append)``, then ``model.head(hidden)``.
 

@@ -64,9 +64,9 @@ class Block(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
         n_heads, n_kv_heads = self.heads
-        qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 Hkv, D]
-        qk, v = qkv.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
-        q, k = rotate(qk, cos, sin).split([n_heads, n_kv_heads], dim=1)
+        qkv = self.qkv(self.attn_norm(x)).view(len(x), -1, self.head_dim)  # [T, Hq + 2 Hkv, D]
+        turned, v = rotate(qkv[:, :-n_kv_heads], cos, sin), qkv[:, -n_kv_heads:]
+        q, k = turned[:, :n_heads], turned[:, n_heads:]
         x = x + self.out(attend(q, k, v).flatten(1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         out: Tensor = x + self.down(F.silu(gate).mul_(up))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import lsp
@@ -124,6 +124,13 @@ def test_half_a_character_is_no_delimiter() -> None:
     newline = tokenizer.token_to_id("Ċ")
     assert token_texts(tokenizer)[newline] == "\n"
     assert newline in delimiter_ids(tokenizer, "code")
+
+
+def test_every_byte_is_read_back() -> None:
+    alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for text in [*map(chr, range(0x250)), "。", "🙂", "\u2028"]:
+        [(token, _)] = alphabet.pre_tokenize_str(text)
+        assert token_texts(Bare({"Ġ": 0, token: 1}))[1] == text
 
 
 def test_bytes_of_sentencepiece_are_read() -> None:

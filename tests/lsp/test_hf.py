@@ -88,6 +88,8 @@ def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
     folder = llada().save(tmp_path)
     with pytest.raises(TypeError, match="Invalid argument load_in_8bit"):
         AutoModel.from_pretrained(folder, load_in_8bit=True)
+    with pytest.raises(ValueError, match="Invalid safe_serialization: expected True"):
+        AutoModel.from_pretrained(folder).save_pretrained(tmp_path / "pickle", safe_serialization=False)
     with pytest.raises(ValueError, match="Invalid device_map: expected one device"):
         AutoModel.from_pretrained(folder, device_map={"embedding": "cpu", "blocks": "cpu"})
     assert AutoModel.from_pretrained(folder, device_map={"": "cpu"}, torch_dtype="bfloat16").dtype == torch.bfloat16

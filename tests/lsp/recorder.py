@@ -1,0 +1,76 @@
+"""A model that writes down what the loop asks of it: every pass, and which pass and token wrote each cache slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import lsp
+from lsp.models.head import Head
+from lsp_kernels import PrefixCache, Workspace
+
+
+@dataclass
+class Segment:
+    """The part of a pass that belongs to one sequence."""
+
+    tokens: list[int]
+    positions: list[int]
+    append: int
+    held: int
+    logits: Tensor
+
+
+@dataclass
+class Recorder:
+    """Any model of the protocol, with the passes that it made: a list of segments each."""
+
+    inner: object
+    passes: list[list[Segment]] = field(default_factory=list)
+    slots: list[list[dict[int, tuple[int, int]]]] = field(default_factory=list)
+    cache: PrefixCache | None = None
+
+    def __post_init__(self) -> None:
+        self.config, self.device = self.inner.config, self.inner.device
+
+    def new_cache(self, batch: int, capacity: int) -> PrefixCache:
+        self.cache = self.inner.new_cache(batch, capacity)
+        for tensor in (*self.cache.k, *self.cache.v):  # what is read before it is written shows
+            tensor.fill_(torch.nan if tensor.is_floating_point() else -1)
+        return self.cache
+
+    def head(self, hidden: Tensor, *, workspace: Workspace | None = None) -> Head:
+        return self.inner.head(hidden, workspace=workspace)
+
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, cu_seqlens: Tensor, cache: PrefixCache, append: Sequence[int]
+    ) -> Tensor:
+        assert cache is self.cache
+        held = cache.lengths.tolist()
+        hidden = self.inner(tokens, positions, cu_seqlens, cache, append)
+        logits = self.inner.head(hidden).project(hidden)
+        slots = [dict(row) for row in self.slots[-1]] if self.slots else [{} for _ in held]
+        segments = []
+        for b, (begin, end) in enumerate(pairwise(cu_seqlens.tolist())):
+            ids, where = tokens[begin:end].tolist(), positions[begin:end].tolist()
+            slots[b] = {slot: by for slot, by in slots[b].items() if slot < held[b]}
+            slots[b] |= {held[b] + i: (len(self.passes), ids[i]) for i in range(append[b])}
+            assert where == list(range(held[b], held[b] + len(where))), "a slot is not the position of its token"
+            segments.append(Segment(ids, where, append[b], held[b], logits[begin:end].clone()))
+        self.passes.append(segments)
+        self.slots.append(slots)
+        return hidden
+
+
+def scripted(rows: Callable[[list[int]], np.ndarray], size: int, mask: int, **config: object) -> Recorder:
+    """A recorder around a function from ids to rows of logits."""
+
+    def forward(input_ids: Tensor) -> Tensor:
+        return torch.from_numpy(np.asarray(rows(input_ids[0].tolist())))[None]
+
+    return Recorder(lsp.adapt(forward, vocab_size=size, mask_id=mask, **config))

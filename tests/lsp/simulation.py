@@ -1,0 +1,194 @@
+"""Decoding once more, in plain Python: one sequence, one pass after the other, no packing, no cache, no shortcuts.
+
+Shares no code with `lsp`. A model is a function from the ids of a sequence to a row of logits per position, computed
+anew in every pass; which positions a cached pass would cover, and which pass would freeze a token, is kept as numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from lsp import schedulers
+from tests import oracle
+
+Rows = Sequence[Sequence[float]]
+
+
+class Ambiguous(Exception):
+    """Two numbers are too close for float32 to say which is larger."""
+
+
+@dataclass
+class Pass:
+    """What one pass covered, what of it is frozen from then on, and what it committed."""
+
+    start: int
+    end: int
+    append: int
+    anew: bool
+    chosen: dict[int, int]
+
+
+@dataclass
+class Simulation:
+    tokens: list[int]
+    passes: list[Pass]
+    slots: list[dict[int, tuple[int, int]]] = field(default_factory=list)
+    """After each pass: which pass froze which token, by position."""
+
+
+def simulate(
+    model: Callable[[list[int]], Rows],
+    prompt: Sequence[int],
+    new: int,
+    scheduler: object,
+    *,
+    mask: int,
+    shifted: bool = False,
+    stops: Sequence[int] = (),
+    delimiters: Sequence[int] = (),
+    block_length: int | None = None,
+    lookahead: int | None = None,
+    cache: str = "prefix",
+    refresh_every: int | None = None,
+    stop_early: bool = True,
+) -> Simulation:
+    tokens: list[int | None] = [*prompt, *[None] * new]  # None is a mask
+    ends = set(stops) if stop_early else set()
+    out = Simulation([], [])
+    slots: dict[int, tuple[int, int]] = {}
+    block_before = -1
+    while None in tokens:
+        index, first = len(out.passes), tokens.index(None)
+        block = (first - len(prompt)) // block_length if block_length else 0
+        block_start = len(prompt) + block * (block_length or 0)
+        block_end = min(len(tokens), block_start + block_length) if block_length else len(tokens)
+        end = len(tokens)
+        if lookahead is not None:
+            end = min(end, (block_end if block_length else first) + lookahead)
+
+        exact = cache == "none" or refresh_every == 1
+        anew = exact or (refresh_every is not None and index % refresh_every == 0)
+        if cache == "block":
+            anew = block != block_before
+        block_before = block
+        if anew:
+            slots = {}
+        frozen = len(slots)
+        # The front is the committed run after the frozen prefix. With shifted logits its last token predicts the mask.
+        front_end = (block_start if cache == "block" else first) - (1 if shifted else 0)
+        append = 0 if exact else max(0, front_end - frozen)
+
+        rows = model([mask if token is None else token for token in tokens[:end]])
+        scored = {
+            p: oracle.score_row([float(z) for z in rows[p - 1 if shifted else p]], {mask})
+            for p in range(end)
+            if tokens[p] is None
+        }
+        here = [p for p in scored if p < block_end]
+        left = tokens.count(None)
+        chosen = choose(scheduler, scored, here, (new - left) / new, len(tokens), set(delimiters), ends)
+        for p in range(frozen, frozen + append):
+            slots = slots | {p: (index, tokens[p])}
+        out.passes.append(Pass(frozen, end, append, anew, chosen))
+        out.slots.append(slots)
+        for p, token in chosen.items():
+            tokens[p] = token
+        stop = [p for p, token in chosen.items() if token in ends]
+        if stop:
+            tokens = tokens[: min(stop) + 1]
+    out.tokens = [token for token in tokens[len(prompt) :] if token is not None]
+    return out
+
+
+def choose(
+    scheduler: object,
+    rows: dict[int, oracle.Row],
+    here: list[int],
+    done: float,
+    end: int,
+    delimiters: set[int],
+    stops: set[int],
+) -> dict[int, int]:
+    """Positions and tokens. `rows` are all masks of the pass, `here` those that may be committed."""
+    margins, tokens = [rows[p].margin for p in here], [rows[p].token for p in here]
+    if isinstance(scheduler, schedulers.LongestStablePrefix):
+        length, _ = oracle.select(margins, tokens, scheduler.rule, delimiters, stops)
+        taken = set(here[:length])
+        if scheduler.islands is not None:
+            sure = {p for p in here if rows[p].margin >= np.float32(scheduler.islands)}
+            if margins[0] < np.float32(scheduler.rule.floor):
+                if sure:
+                    taken = sure
+                elif scheduler.stuck == "best":
+                    taken = {max(here, key=lambda p: (rows[p].margin, -p))}
+            taken |= {p for p in sure if rows[p].token in stops}
+    elif isinstance(scheduler, schedulers.FixedPrefix):
+        taken = set(here[: scheduler.k])
+    elif isinstance(scheduler, schedulers.ScatteredMargin):
+        length = oracle.candidate_length(margins, scheduler.rule)
+        taken = set(sorted(here, key=lambda p: (-rows[p].margin, p))[:length])
+    elif isinstance(scheduler, schedulers.Prophet):
+        seen = [rows[p].margin for p in rows if scheduler.region is None or p >= end - scheduler.region]
+        enough = scheduler.thresholds[0 if done < 1 / 3 else 1 if done < 2 / 3 else 2]
+        everything = bool(seen) and reaches(math.fsum(seen) / len(seen), enough)
+        taken = set(rows) if everything else {by_confidence(rows, here)[0]}
+    else:
+        taken = by_threshold(scheduler, rows, by_confidence(rows, here))
+    return {p: rows[p].token for p in sorted(taken)}
+
+
+def by_threshold(scheduler: object, rows: dict[int, oracle.Row], ranked: list[int]) -> set[int]:
+    taken = ranked[:1]
+    if isinstance(scheduler, schedulers.TopK):  # and Full, which is k = 1
+        taken = ranked[: scheduler.k]
+    elif isinstance(scheduler, schedulers.Threshold):
+        taken += [p for p in ranked[1:] if reaches(confidence(rows[p]), scheduler.p)]
+    elif isinstance(scheduler, schedulers.Factor):
+        for n, p in enumerate(ranked[1:], start=2):
+            if not reaches(confidence(rows[p]), 1 - scheduler.f / (n + 1)):
+                break
+            taken.append(p)
+    else:
+        raise NotImplementedError(scheduler)
+    return set(taken)
+
+
+def confidence(row: oracle.Row) -> float:
+    """The softmax probability of the best token."""
+    return 1 / (1 + math.exp(row.rest))
+
+
+def by_confidence(rows: dict[int, oracle.Row], here: list[int]) -> list[int]:
+    """The most confident first, ties to the left."""
+    ranked = sorted(here, key=lambda p: (rows[p].rest, p))
+    for p, q in pairwise(ranked):
+        if abs(rows[p].rest - rows[q].rest) < 2e-5 and rows[p] != rows[q]:
+            raise Ambiguous
+    return ranked
+
+
+def reaches(value: float, bound: float) -> bool:
+    if value != bound and abs(value - bound) < 1e-5 * max(1.0, abs(bound)):
+        raise Ambiguous
+    return value >= bound
+
+
+def script(seed: int, size: int, mask: int, *, ties: bool = False) -> Callable[[list[int]], np.ndarray]:
+    """A model whose logits depend on every token that it sees, and which likes to predict the mask."""
+
+    def rows(ids: list[int]) -> np.ndarray:
+        rng = np.random.default_rng([seed, len(ids), *ids])
+        z = rng.normal(size=(len(ids), size)) * rng.choice([0.3, 2.0, 6.0], size=(len(ids), 1))
+        z[:, mask] += 4
+        if ties:
+            z = np.round(z)
+            z[rng.random(len(ids)) < 0.3] = z[0]  # rows that are the same, to be told apart by their place
+        return z.astype(np.float32)
+
+    return rows
