@@ -382,6 +382,17 @@ def test_nan_is_an_error_that_names_sequence_and_step_and_keeps_what_was_committ
         assert (~canvas.masked[1:]).sum() == sum(canvas.commits) > 0
 
 
+def test_nan_is_laid_to_the_right_sequence_when_others_are_finished() -> None:
+    def rows(ids: list[int]) -> np.ndarray:
+        z = np.zeros((len(ids), SIZE), dtype=np.float32)
+        z[:, 17 if ids[0] == 15 else 3] = np.nan if ids[0] == 16 and ids.count(OPEN) == 2 else 5.0
+        return z
+
+    with pytest.raises(lsp.DecodingError, match="NaN in sequence 2, step 2") as caught:
+        decode(scripted(rows, SIZE, OPEN), [[15], [14], [16]], 4, lsp.FixedPrefix(1), stops=[17])
+    assert [canvas.run.tolist() for canvas in caught.value.progress.canvases] == [[17], [3, 3], [3, 3]]
+
+
 def test_nan_that_no_scheduler_looks_at_is_no_error() -> None:
     def rows(ids: list[int]) -> np.ndarray:
         z = np.zeros((len(ids), SIZE), dtype=np.float32)

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import lsp
+from lsp.schedulers import NAMES, scheduler_of
 from lsp_kernels import PrefixRule, Vocabulary
 from tests.lsp.recorder import scripted
 from tests.lsp.simulation import Ambiguous, script, simulate
@@ -90,3 +91,76 @@ def test_commits_windows_and_cache_slots_are_those_of_the_simulation(name: str, 
         assert canvas.commits == [len(step.chosen) for step in wanted.passes]
         assert canvas.passes == len(wanted.passes)
         assert canvas.positions == sum(step.end - step.start for step in wanted.passes)
+
+
+def first_commit(scheduler: object, rows: np.ndarray) -> list[int]:
+    """Which of these masks the first step commits, after no prompt. The last id is the mask."""
+    model = scripted(lambda _: rows, rows.shape[1], rows.shape[1] - 1)
+    loop = lsp.decode(model, [[]], len(rows), scheduler, Vocabulary(rows.shape[1], range(1)))
+    before, after = (next(loop).canvases[0].masked.copy() for _ in range(2))
+    return np.flatnonzero(before & ~after).tolist()
+
+
+def coin(*margins: float) -> np.ndarray:
+    """Rows over two tokens and the mask: a confidence of 1 / (1 + exp(-margin))."""
+    return np.array([[0.0, margin, 99.0] for margin in margins], dtype=np.float32)
+
+
+def test_bounds_of_confidence_are_inclusive_and_ties_go_to_the_left() -> None:
+    assert first_commit(lsp.Threshold(0.5), coin(0, 3, 0)) == [0, 1, 2]
+    assert first_commit(lsp.Threshold(0.51), coin(0, 0, 0)) == [0]
+    assert first_commit(lsp.Factor(1.5), coin(0, 0, 0, 0)) == [0, 1]  # 1 - 1.5 / 3 = 0.5, then 0.625
+    assert first_commit(lsp.Factor(9.0), coin(0, 0, 0, 0)) == [0, 1, 2, 3]
+    assert first_commit(lsp.Full(), coin(1, 2, 2)) == [1]
+    assert first_commit(lsp.TopK(2), coin(1, 2, 2, 2)) == [1, 2]
+    assert first_commit(lsp.TopK(9), coin(1, 2)) == [0, 1]
+
+
+def test_confidence_is_ranked_where_a_probability_is_one() -> None:
+    assert first_commit(lsp.Full(), coin(60, 61, 60.5)) == [1]
+    assert first_commit(lsp.TopK(2), coin(60, 61, 60.5)) == [1, 2]
+
+
+def test_a_scattered_margin_takes_as_many_as_the_candidate_prefix_is_long() -> None:
+    rule = PrefixRule(0.25, 0.75)
+    assert first_commit(lsp.ScatteredMargin(rule), coin(5, 4, 1, 9)) == [0, 3]  # a run of two, then the largest two
+    assert first_commit(lsp.ScatteredMargin(rule), coin(1, 2, 3, 4)) == [1, 2, 3]  # no run ends: the most
+    assert first_commit(lsp.ScatteredMargin(PrefixRule(floor=2.0, beta=1.0)), coin(1, 9, 3, 3)) == [1]
+
+
+def test_a_prefix_takes_what_the_rule_says() -> None:
+    guarded = PrefixRule(floor=2.0, beta=1.0, snap=False)
+    assert first_commit(lsp.LongestStablePrefix(guarded), coin(3, 2, 1, 9)) == [0, 1]
+    assert first_commit(lsp.LongestStablePrefix(guarded), coin(1, 9, 9)) == [0]
+    assert first_commit(lsp.LongestStablePrefix(PrefixRule(0.25, 0.75, snap=False)), coin(5, 4, 1, 9)) == [0, 1]
+    assert first_commit(lsp.FixedPrefix(2), coin(0, 0, 9)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lsp.TopK(0), "Invalid k"),
+        (lambda: lsp.FixedPrefix(0), "Invalid k"),
+        (lambda: lsp.Threshold(0.0), "Invalid p: expected 0 < p <= 1, got 0.0"),
+        (lambda: lsp.Threshold(math.nan), "Invalid p"),
+        (lambda: lsp.Factor(0), "Invalid f: expected f > 0"),
+        (lambda: lsp.Prophet((1, 2)), "Invalid thresholds: expected three numbers"),
+        (lambda: lsp.Prophet(region=0), "Invalid region"),
+        (lambda: lsp.LongestStablePrefix(islands=-1.0), "Invalid islands: expected a margin of at least 0"),
+        (lambda: lsp.LongestStablePrefix(PrefixRule(), islands=1.0), "Invalid islands: expected a rule with a floor"),
+        (
+            lambda: lsp.LongestStablePrefix(PrefixRule(floor=1.0, beta=0.9), islands=1.0),
+            "Invalid islands: expected a rule with a floor and beta = 1",
+        ),
+        (lambda: lsp.LongestStablePrefix(stuck="last"), "Invalid stuck: expected 'first' or 'best', got 'last'"),
+        (lambda: lsp.LongestStablePrefix(stuck="best"), "Invalid stuck: 'best' expects islands"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_every_name_is_a_scheduler() -> None:
+    assert {type(scheduler_of(name)) for name in NAMES} == {type(s) for s in SCHEDULERS.values()}
+    assert scheduler_of(None) == lsp.LongestStablePrefix(PrefixRule.guarded())
