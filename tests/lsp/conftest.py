@@ -1,4 +1,4 @@
-"""Small models run on one thread: waking a second one takes longer than their products, most of all on a busy machine."""
+"""Small models run on one thread: waking a second one takes longer than their products on a busy machine."""
 
 from __future__ import annotations
 
