@@ -15,6 +15,7 @@ demo: $(READY) ## see the rule at work, and the kernel against what people do to
 	$(BIN)/python -m lsp.demo
 	$(BIN)/python -m pytest --benchmark --benchmark-quiet bench/bench_commit.py -k demo
 
+test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
 test: $(READY) ## run the tests
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
 	$(BIN)/python -m pytest --ignore=tests/triton/interpreted
