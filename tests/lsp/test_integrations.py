@@ -340,7 +340,7 @@ def test_what_llada_cannot_do_is_refused() -> None:
         ("gen_length", 0, "Invalid gen_length"),
         ("prompt", prompt[0], r"Invalid shape of prompt: expected \[B, P\], got \[5\]"),
         ("prompt", prompt.float(), "Invalid dtype of prompt: expected integers, got torch.float32"),
-        ("prompt", canvas_of(prompt, 1), r"Invalid prompt\[5\]: expected no mask in a prompt"),
+        ("prompt", canvas_of(prompt, 1), r"Invalid prompts\[0\]\[5\]: expected no mask in a prompt"),
         ("mask_id", 126336, "Invalid mask_id: expected an id from 0 to 59, got 126336"),
         ("model", 3, "Invalid model: expected a module or a function, got a int"),
         ("vocabulary", Vocabulary(SIZE + 1), r"Invalid logits of the model: expected \[1, 13, 61\], got \[1, 13, 60\]"),
