@@ -126,6 +126,8 @@ def test_stop_strings_are_found_across_token_borders(tokenizer, scheduler: objec
 def test_of_overlapping_stop_strings_the_first_to_be_complete_counts(tokenizer, scheduler: object) -> None:
     out = generate(writes(tokenizer, "abcdef"), tokenizer, scheduler=scheduler, stop=["bcde", "c"])
     assert (out.text, len(out.tokens)) == ("ab", 3)
+    out = generate(writes(tokenizer, "abcdef"), tokenizer, scheduler=scheduler, stop=["d", "bcd", "cd"])
+    assert (out.text, len(out.tokens)) == ("a", 4)
 
 
 def test_a_stop_string_inside_one_token_cuts_the_text_and_keeps_the_token(tokenizer) -> None:

