@@ -16,9 +16,11 @@ class Clock:
         self.on_gpu = device is not None and device.type == "cuda"
         self._seconds = dict.fromkeys(("model", "head", "host"), 0.0)
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._open: list[str] = []  # parts on the host that have begun
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
+        """Counts what happens inside as time of `part`, and not of the part around it."""
         if self.on_gpu and part != "host":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
@@ -27,8 +29,13 @@ class Clock:
             self._events.append((part, begin, end))
         else:
             start = time.perf_counter()
+            self._open.append(part)
             yield
-            self._seconds[part] += time.perf_counter() - start
+            self._open.pop()
+            taken = time.perf_counter() - start
+            self._seconds[part] += taken
+            if self._open:
+                self._seconds[self._open[-1]] -= taken
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -138,8 +138,8 @@ def decode(
         scores = Scores(
             model.head(hidden), canvases, borders, progress.passes, vocabulary, stops, options.temperature, seeds, clock
         )
-        chosen = scheduler(scores)
         with clock("host"):
+            chosen = scheduler(scores)
             scores.require_numbers(progress, DecodingError)
             for canvas, (where, what) in zip(scores.canvases, chosen, strict=True):
                 canvas.accept(where, what, stops)

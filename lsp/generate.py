@@ -162,13 +162,13 @@ class Run:
         **more: Any,
     ) -> None:
         self.options = options_of({**(options or {}), **more})
-        self.scheduler = scheduler_of(scheduler)
-        refuse(self.scheduler, self.options.lookahead)
         self.model = adapt(model)
         self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
         self.prompts = [self._encode(prompt) for prompt in as_batch(prompts)]
         self.total = len(self.prompts) * as_integer("max_new_tokens", max_new_tokens, 0)
         self.vocabulary = self._vocabulary(vocabulary, delimiters)
+        self.scheduler = scheduler_of(scheduler, snap=self.vocabulary.has_delimiters)
+        refuse(self.scheduler, self.options.lookahead)
         stops = [stop] if isinstance(stop, str) else list(stop)
         if stops and self.tokenizer is None:
             raise ValueError("Invalid stop: expected none without a tokenizer, got stop strings")

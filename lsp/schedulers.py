@@ -214,10 +214,10 @@ NAMES: dict[str, Callable[..., Scheduler]] = {
 """The schedulers by the names that `generate` understands."""
 
 
-def scheduler_of(given: Scheduler | str | None) -> Scheduler:
-    """A scheduler from its name, or as it is; by default `LongestStablePrefix`."""
+def scheduler_of(given: Scheduler | str | None, *, snap: bool = True) -> Scheduler:
+    """A scheduler from its name, or as it is; by default `LongestStablePrefix`, which snaps if there are delimiters."""
     if given is None:
-        return LongestStablePrefix()
+        return LongestStablePrefix(replace(PrefixRule.guarded(), snap=snap))
     if isinstance(given, str):
         if given not in NAMES:
             raise ValueError(f"Invalid scheduler: expected one of {', '.join(NAMES)}, got {given!r}")

@@ -236,5 +236,5 @@ def test_rule_must_be_a_rule() -> None:
 @pytest.mark.parametrize("isa", ["sse", "avx1024"])
 def test_unknown_instruction_sets_are_refused(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
     monkeypatch.setenv("LSP_CPU_ISA", isa)
-    with pytest.raises(RuntimeError, match=f"LSP_CPU_ISA: expected avx512, avx2 or scalar, got {isa}"):
+    with pytest.raises(RuntimeError, match=f"LSP_CPU_ISA: expected avx512bf16, avx512, avx2 or scalar, got {isa}"):
         token_stats(LOGITS)

@@ -303,7 +303,8 @@ def test_a_loaded_model_of_ids_needs_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Invalid prompt: expected a single one and a tokenizer"):
         next(lsp.stream(model, [9], scheduler="full"))
     with pytest.raises(ValueError, match="Invalid rule: snap=True expects a vocabulary with delimiters, got none"):
-        lsp.generate(model, [9])
+        lsp.generate(model, [9], scheduler="lsp")
+    assert len(lsp.generate(model, [9], max_new_tokens=4)[0].tokens) == 4  # the default does not snap then
     for name in lsp.schedulers.NAMES:
         scheduler = lsp.LongestStablePrefix(PrefixRule(snap=False)) if name == "lsp" else name
         assert len(lsp.generate(model, [9], scheduler=scheduler, max_new_tokens=4)[0].tokens) == 4
