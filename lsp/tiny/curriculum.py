@@ -1,9 +1,9 @@
-"""What the training shows, and when: five stages, each a recipe per task and its drills.
+"""What the training shows, and when: two stages, each a recipe per task and its drills.
 
-First the format of the answers, then also their results, then the number facts in the words of
-every task, with most examples for the task that needs the most search, and in the last two stages
-the names of functions, single tokens that the others weigh too little. A stage begins at a multiple
-of `data.POOL`, so that a resumed run cuts the same batches.
+The first stage teaches the format of the answers and, from the first step on, the number facts
+behind them. The second gives most rows and most weight to what needs the most: the search of
+Countdown and the traces of programs. A stage begins at a multiple of `data.POOL`, so that a resumed
+run cuts the same batches.
 """
 
 from dataclasses import dataclass
@@ -15,76 +15,62 @@ class Recipe:
 
     batch: int  # examples per rank and step
     full_batch: int  # the same when the whole answer region is shown
-    suffix: float  # share of suffix masks
+    full: float = 0.22  # share of the batches that show the whole answer region
+    suffix: float = 0.5  # share of suffix masks
     result_cut: float = 0.0  # share of these whose cut announces a result
     name_cut: float = 0.0  # share of these that cut before the second token, the function's name
     results: float = 0.0  # share of the examples that get result masks instead
+    choices: float = 0.0  # share of the examples that get choice masks instead
     tail: int = 24  # longest random run of end-of-sequence after the answers
+    weight: float = 1.0  # of the loss
+    levels: tuple[int, ...] = ()  # drawn equally often; the task's own if empty
 
 
 @dataclass(frozen=True)
 class Stage:
     first_step: int
     recipes: dict[str, Recipe]
-    drills: dict[str, int]  # rows of drills per rank and step, by the task they come from
+    drills: dict[str, int]  # rows of drills per rank and step, by kind
 
 
-ANNOUNCES = {"arithmetic": " =", "countdown": " =", "code": "  #", "names": "def"}
+ANNOUNCES = {"arithmetic": " =", "countdown": " =", "code": "  #"}
 """The token that announces a computed result."""
 
-FULL_SHARE = 0.22
-"""Share of the batches that show the whole answer region."""
+COUNTDOWN_LEVELS = (0, 0, 0, 1, 1, 1, 1, 2, 3)
+"""More products than the task itself, and some problems with larger numbers against memorising."""
 
 STAGES = (
     Stage(
         0,
         {
-            "arithmetic": Recipe(9, 6, suffix=0.5, result_cut=0.6),
-            "sudoku": Recipe(8, 3, suffix=0.15),
-            "countdown": Recipe(26, 5, suffix=0.3, result_cut=0.4),
-            "code": Recipe(8, 5, suffix=0.5, result_cut=0.6),
+            "arithmetic": Recipe(8, 5, result_cut=0.6, results=0.3),
+            "sudoku": Recipe(8, 3, suffix=0.15, tail=8),
+            "countdown": Recipe(
+                40, 8, full=0.15, suffix=0.3, result_cut=0.2, results=0.1, choices=0.3, tail=6, levels=COUNTDOWN_LEVELS
+            ),
+            "code": Recipe(8, 5, result_cut=0.6, name_cut=0.1, results=0.3),
         },
-        {},
-    ),
-    Stage(
-        1000,
-        {
-            "arithmetic": Recipe(9, 6, suffix=0.5, result_cut=0.6, results=0.3),
-            "sudoku": Recipe(8, 3, suffix=0.15),
-            "countdown": Recipe(26, 5, suffix=0.3, result_cut=0.4, results=0.2),
-            "code": Recipe(8, 5, suffix=0.5, result_cut=0.6, results=0.4),
-        },
-        {"arithmetic": 24},
+        {"arithmetic": 8, "code": 10, "countdown": 6, "inverse": 10, "names": 3},
     ),
     Stage(
         1600,
         {
-            "arithmetic": Recipe(8, 5, suffix=0.5, result_cut=0.6, results=0.3),
-            "sudoku": Recipe(4, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(44, 8, suffix=0.3, result_cut=0.2, results=0.1, tail=4),
-            "code": Recipe(9, 6, suffix=0.5, result_cut=0.6, results=0.3),
+            "arithmetic": Recipe(6, 4, result_cut=0.6, results=0.2, weight=0.8),
+            "sudoku": Recipe(4, 2, suffix=0.15, tail=8, weight=0.8),
+            "countdown": Recipe(
+                64,
+                10,
+                full=0.12,
+                suffix=0.25,
+                result_cut=0.1,
+                choices=0.4,
+                tail=4,
+                weight=2.0,
+                levels=COUNTDOWN_LEVELS,
+            ),
+            "code": Recipe(12, 8, result_cut=0.6, name_cut=0.15, results=0.25, weight=1.5),
         },
-        {"arithmetic": 6, "code": 12, "countdown": 6},
-    ),
-    Stage(
-        2000,
-        {
-            "arithmetic": Recipe(9, 5, suffix=0.5, result_cut=0.6, results=0.3),
-            "sudoku": Recipe(4, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(40, 8, suffix=0.3, result_cut=0.2, results=0.1, tail=4),
-            "code": Recipe(10, 6, suffix=0.5, result_cut=0.6, name_cut=0.25, results=0.3),
-        },
-        {"arithmetic": 6, "code": 8, "countdown": 6},
-    ),
-    Stage(
-        2704,
-        {
-            "arithmetic": Recipe(9, 5, suffix=0.5, result_cut=0.6, results=0.2),
-            "sudoku": Recipe(4, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(36, 8, suffix=0.3, result_cut=0.2, results=0.1, tail=4),
-            "code": Recipe(11, 6, suffix=0.5, result_cut=0.5, name_cut=0.4, results=0.2),
-        },
-        {"arithmetic": 4, "code": 6, "countdown": 4, "names": 12},
+        {"arithmetic": 4, "code": 10, "countdown": 4, "inverse": 8, "names": 4},
     ),
 )
 

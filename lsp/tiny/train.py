@@ -13,6 +13,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +35,7 @@ from lsp.tiny.tasks import TASKS
 PARTS = (*TASKS, "drill")
 MUON_RATE = 0.01
 ADAM_RATE = 3e-3
-STEPS = 3035
+STEPS = 7600
 WARM_UP = 60
 DECAY = 0.6
 """The learning rate is constant, then falls to zero over this last share of the run."""
@@ -53,6 +54,7 @@ class Options:
     save_every: int
     log_every: int
     scale: float
+    float32: bool
     d_model: int
     n_layers: int
 
@@ -60,7 +62,7 @@ class Options:
 class InFloat32(TorchFunctionMode):
     """Keeps Muon's Newton-Schulz iteration in float32.
 
-    Muon casts to bfloat16, which takes 30 times longer on a CPU without bfloat16 instructions.
+    Muon casts to bfloat16, whose products can take 30 times longer on a CPU without such instructions.
     """
 
     def __torch_function__(
@@ -90,6 +92,7 @@ class Trainer:
             mlp_hidden_size=3 * options.d_model,
         )
         self.model = TinyModel(config).train()
+        self.bfloat16 = torch.cpu._is_avx512_bf16_supported() and not options.float32
         self.tokenizer = tokenizer
         self.batches = Batches(tokenizer, options.seed, rank, options.scale)
         self.matrices = [p for p in self.model.blocks.parameters() if p.dim() == 2]
@@ -122,17 +125,16 @@ class Trainer:
         losses = torch.zeros(len(PARTS))
         for i, part in enumerate(PARTS):
             drill = part == "drill"
-            if drill and not stage_at(self.step).drills:
-                continue
             batch = self.batches.drill(self.step) if drill else self.batches.batch(part, self.step)
             loss = self.loss(batch)
-            (loss / len(TASKS)).backward()
+            weight = 1.0 if drill else stage_at(self.step).recipes[part].weight
+            (loss * weight / len(TASKS)).backward()
             losses[i] = loss.detach()
             self.tokens += batch.inputs.numel()
         self._average_gradients()
         torch.nn.utils.clip_grad_norm_(self.others, 1.0)
         self.adam.step()
-        with InFloat32():
+        with nullcontext() if self.bfloat16 else InFloat32():
             self.muon.step()
         self.model.zero_grad()
         for i, matrix in enumerate(self.matrices):
@@ -142,9 +144,10 @@ class Trainer:
 
     def loss(self, batch: Batch) -> Tensor:
         """Weighted cross entropy of the masked positions, per answer token."""
-        hidden = self.model.hidden(batch.inputs)[batch.masked]
-        logits = self.model.ff_out(hidden)
-        each = F.cross_entropy(logits, batch.targets[batch.masked], reduction="none")
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+            hidden = self.model.hidden(batch.inputs)[batch.masked]
+            logits = self.model.ff_out(hidden)
+        each = F.cross_entropy(logits.float(), batch.targets[batch.masked], reduction="none")
         return (each * batch.weights[batch.masked]).sum() / batch.answer_tokens
 
     def _average_gradients(self) -> None:
@@ -195,7 +198,8 @@ class Trainer:
         self.resume()
         say = self._say if self.rank == 0 else lambda _: None
         size = sum(p.numel() for p in self.model.parameters())
-        say(f"{size} parameters, vocabulary {self.model.config.vocab_size}, from step {self.step}")
+        products = "bfloat16" if self.bfloat16 else "float32"
+        say(f"{size} parameters, vocabulary {self.model.config.vocab_size}, {products} products, from step {self.step}")
         total, count = torch.zeros(len(PARTS)), 0
         done = torch.tensor(self.progress >= 1)
         while not done:
@@ -262,6 +266,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--log-every", type=int, default=20)
     parser.add_argument("--scale", type=float, default=1.0, help="of the batch sizes")
+    parser.add_argument("--float32", action="store_true", help="even if the processor has bfloat16 instructions")
     parser.add_argument("--d-model", type=int, default=160)
     parser.add_argument("--n-layers", type=int, default=6)
     options = Options(**vars(parser.parse_args()))

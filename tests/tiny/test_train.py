@@ -71,7 +71,7 @@ def test_the_result_is_a_checkpoint_that_decodes(runs):
 
 
 def test_time_spent_paused_does_not_move_the_schedule():
-    options = train.Options(Path("."), None, 1.0, 0, 1, 1, 1, 1.0, 64, 2)
+    options = train.Options(Path("."), None, 1.0, 0, 1, 1, 1, 1.0, False, 64, 2)
     trainer = train.Trainer(options, 0)
     trainer.count(2.0)
     assert trainer.progress == 2 / 60
