@@ -1,8 +1,8 @@
 """What the training shows, and when: two stages, each a recipe per task and its drills.
 
 The first stage teaches the format of the answers and, from the first step on, the number facts
-behind them. The second gives most rows and most weight to what needs the most: the search of
-Countdown and the traces of programs. A stage begins at a multiple of `data.POOL`, so that a resumed
+behind them, in small batches: so early the number of steps counts. The second gives most rows and
+most weight to what needs the most: the search of Countdown and the traces of programs. A stage begins at a multiple of `data.POOL`, so that a resumed
 run cuts the same batches.
 """
 
@@ -43,14 +43,14 @@ STAGES = (
     Stage(
         0,
         {
-            "arithmetic": Recipe(8, 5, result_cut=0.6, results=0.3),
-            "sudoku": Recipe(8, 3, suffix=0.15, tail=8),
+            "arithmetic": Recipe(5, 3, result_cut=0.6, results=0.3),
+            "sudoku": Recipe(5, 2, suffix=0.15, tail=8),
             "countdown": Recipe(
-                40, 8, full=0.15, suffix=0.3, result_cut=0.2, results=0.1, choices=0.3, tail=6, levels=COUNTDOWN_LEVELS
+                26, 5, full=0.15, suffix=0.3, result_cut=0.2, results=0.1, choices=0.3, tail=6, levels=COUNTDOWN_LEVELS
             ),
-            "code": Recipe(8, 5, result_cut=0.6, name_cut=0.1, results=0.3),
+            "code": Recipe(5, 3, result_cut=0.6, name_cut=0.1, results=0.3),
         },
-        {"arithmetic": 8, "code": 10, "countdown": 6, "inverse": 10, "names": 3},
+        {"arithmetic": 6, "code": 7, "countdown": 3, "inverse": 6, "names": 2},
     ),
     Stage(
         1600,

@@ -1,6 +1,7 @@
 """Training batches: problems of similar length, and the masks a decoder will meet.
 
-Everything is a function of (seed, rank, step), so a resumed run needs no generator state.
+Everything is a function of (seed, rank, step), so a resumed run needs no generator state. The
+ranks of a step get batches of like shape, so that none waits long for the others.
 
 Some masks are the usual random ones, but with these alone the model learns to copy a result from
 its later mention and never to compute it. *Suffix masks* hide all that follows a cut, as a decoder
@@ -130,11 +131,12 @@ class Batches:
         rng = random.Random(f"{self.seed} {self.rank} {task} {step}")
         generator = torch.Generator().manual_seed(rng.getrandbits(60))
         examples = self._examples(task, step)
-        if full := rng.random() < recipe.full:
+        shape = random.Random(f"{self.seed} {task} {step} shape")
+        if full := shape.random() < recipe.full:
             examples = examples[: max(1, round(recipe.full_batch * self.scale))]
         prompts = torch.tensor([prompt for _, prompt in examples])
         longest = max(len(ids) for ids, _ in examples)
-        width = int(prompts.max()) + REGION if full else longest + 1 + rng.randint(0, recipe.tail)
+        width = int(prompts.max()) + REGION if full else longest + 1 + shape.randint(0, recipe.tail)
         targets = torch.full((len(examples), width), self.eos_id)
         for row, (ids, _) in zip(targets, examples, strict=True):
             row[: len(ids)] = torch.tensor(ids)
@@ -205,7 +207,7 @@ class Batches:
             examples = [self._encode(task, rng, recipe.levels) for _ in range(POOL * size)]
             examples.sort(key=lambda example: len(example[0]))
             batches = [examples[i * size : (i + 1) * size] for i in range(POOL)]
-            rng.shuffle(batches)
+            random.Random(f"{self.seed} {task} pool {pool}").shuffle(batches)
             self._pools[task] = pool, batches
         return self._pools[task][1][step % POOL]
 

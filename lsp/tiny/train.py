@@ -116,9 +116,7 @@ class Trainer:
 
     def train_step(self) -> Tensor:
         """One step; returns the loss of each part on this rank."""
-        progress = torch.tensor(self.progress, dtype=torch.float64)
-        dist.broadcast(progress, 0)  # the clocks of the ranks differ
-        rate = min(1.0, (self.step + 1) / WARM_UP) * min(1.0, (1 - progress.item()) / DECAY)
+        rate = min(1.0, (self.step + 1) / WARM_UP) * min(1.0, (1 - self._agreed_progress()) / DECAY)
         for optimiser, base in ((self.muon, MUON_RATE), (self.adam, ADAM_RATE)):
             for group in optimiser.param_groups:
                 group["lr"] = base * max(rate, 0.0)
@@ -137,8 +135,7 @@ class Trainer:
         with nullcontext() if self.bfloat16 else InFloat32():
             self.muon.step()
         self.model.zero_grad()
-        for i, matrix in enumerate(self.matrices):
-            dist.broadcast(matrix.data, i % self.options.ranks)
+        self._exchange_matrices()
         self.step += 1
         return losses
 
@@ -158,6 +155,23 @@ class Trainer:
         means = torch.split(flat, [g.numel() for g in gradients])
         for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
+
+    def _exchange_matrices(self) -> None:
+        """Every rank sends the matrices it updated, all in one message: a core that is shared answers late."""
+        for rank in range(self.options.ranks):
+            theirs = self.matrices[rank :: self.options.ranks]
+            flat = torch.cat([m.data.flatten() for m in theirs])
+            dist.broadcast(flat, rank)
+            for matrix, new in zip(theirs, torch.split(flat, [m.numel() for m in theirs]), strict=True):
+                matrix.data.copy_(new.view_as(matrix))
+
+    def _agreed_progress(self) -> float:
+        """The first rank's progress: by the clock, which only --minutes follows, the ranks differ."""
+        if self.options.minutes is None:
+            return self.progress
+        progress = torch.tensor(self.progress, dtype=torch.float64)
+        dist.broadcast(progress, 0)
+        return progress.item()
 
     def save(self) -> None:
         """Write the state so that a kill at any moment leaves either the old or the new one."""
@@ -201,14 +215,12 @@ class Trainer:
         products = "bfloat16" if self.bfloat16 else "float32"
         say(f"{size} parameters, vocabulary {self.model.config.vocab_size}, {products} products, from step {self.step}")
         total, count = torch.zeros(len(PARTS)), 0
-        done = torch.tensor(self.progress >= 1)
-        while not done:
+        while self._agreed_progress() < 1:
             before = time.monotonic()
             total += self.train_step()
             count += 1
             self.count(time.monotonic() - before)
-            done = torch.tensor(self.progress >= 1)
-            dist.broadcast(done, 0)
+            done = self._agreed_progress() >= 1
             if self.step % self.options.log_every == 0 or done:
                 dist.all_reduce(total)
                 say(self._line(total / (count * self.options.ranks)))
