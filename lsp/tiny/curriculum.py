@@ -2,8 +2,8 @@
 
 The first stage teaches the format of the answers and, from the first step on, the number facts
 behind them, in small batches: so early the number of steps counts. The second gives most rows and
-most weight to what needs the most: the search of Countdown and the traces of programs. A stage begins at a multiple of `data.POOL`, so that a resumed
-run cuts the same batches.
+most weight to what needs the most: the search of Countdown and the traces of programs. A stage
+begins at a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
 
 from dataclasses import dataclass
