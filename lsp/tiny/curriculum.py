@@ -19,6 +19,7 @@ class Recipe:
     suffix: float = 0.5  # share of suffix masks
     result_cut: float = 0.0  # share of these whose cut announces a result
     name_cut: float = 0.0  # share of these that cut before the second token, the function's name
+    step_cut: float = 0.0  # share of these that cut before a sentence
     results: float = 0.0  # share of the examples that get result masks instead
     choices: float = 0.0  # share of the examples that get choice masks instead
     tail: int = 24  # longest random run of end-of-sequence after the answers
@@ -53,24 +54,40 @@ STAGES = (
         {"arithmetic": 6, "code": 7, "countdown": 3, "inverse": 6, "names": 2},
     ),
     Stage(
+        704,
+        {
+            "arithmetic": Recipe(4, 3, result_cut=0.6, results=0.2),
+            "sudoku": Recipe(3, 2, suffix=0.15, tail=8),
+            "countdown": Recipe(
+                44, 7, full=0.12, suffix=0.25, result_cut=0.1, choices=0.4, tail=4, weight=2.0, levels=COUNTDOWN_LEVELS
+            ),
+            "code": Recipe(7, 5, result_cut=0.6, name_cut=0.1, results=0.25, weight=1.5),
+        },
+        {"arithmetic": 3, "code": 6, "countdown": 2, "inverse": 4, "names": 3},
+    ),
+    Stage(
         1600,
         {
-            "arithmetic": Recipe(6, 4, result_cut=0.6, results=0.2, weight=0.8),
-            "sudoku": Recipe(4, 2, suffix=0.15, tail=8, weight=0.8),
+            "arithmetic": Recipe(8, 5, result_cut=0.6, results=0.2),
+            "sudoku": Recipe(3, 2, suffix=0.15, tail=8),
             "countdown": Recipe(
-                64,
-                10,
-                full=0.12,
-                suffix=0.25,
-                result_cut=0.1,
-                choices=0.4,
-                tail=4,
-                weight=2.0,
-                levels=COUNTDOWN_LEVELS,
+                40, 7, full=0.12, suffix=0.25, result_cut=0.1, choices=0.4, tail=4, weight=2.0, levels=COUNTDOWN_LEVELS
             ),
-            "code": Recipe(12, 8, result_cut=0.6, name_cut=0.15, results=0.25, weight=1.5),
+            "code": Recipe(8, 5, result_cut=0.6, name_cut=0.1, results=0.2, weight=1.5),
         },
-        {"arithmetic": 4, "code": 10, "countdown": 4, "inverse": 8, "names": 4},
+        {"arithmetic": 2, "code": 4, "countdown": 1, "inverse": 2, "names": 2},
+    ),
+    Stage(
+        1800,
+        {
+            "arithmetic": Recipe(10, 6, suffix=0.6, result_cut=0.2, step_cut=0.4, results=0.1),
+            "sudoku": Recipe(3, 2, suffix=0.15, tail=8),
+            "countdown": Recipe(
+                40, 7, full=0.12, suffix=0.25, result_cut=0.1, choices=0.4, tail=4, weight=2.0, levels=COUNTDOWN_LEVELS
+            ),
+            "code": Recipe(8, 5, result_cut=0.5, name_cut=0.1, results=0.2, weight=1.5),
+        },
+        {"code": 3, "countdown": 1, "inverse": 2, "names": 2},
     ),
 )
 

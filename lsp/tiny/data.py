@@ -247,6 +247,11 @@ class Batches:
             cut = torch.where(uniform(rows) < recipe.result_cut, picked, cut)
         if recipe.name_cut:
             cut = torch.where(uniform(rows) < recipe.name_cut, prompts + 1, cut)
+        if recipe.step_cut:
+            ends = (targets == tokens.token_id(self.tokenizer, ".")) & region
+            ends[torch.arange(rows), prompts - 1] = True
+            picked = torch.multinomial(ends.float(), 1, generator=generator)[:, 0] + 1
+            cut = torch.where(uniform(rows) < recipe.step_cut, picked, cut)
         suffix = uniform(rows) < recipe.suffix
         masked = torch.where(suffix[:, None], (positions >= cut[:, None]) & region, masked)
         share = (lengths + 1) / (prompts + lengths + 1 - cut)

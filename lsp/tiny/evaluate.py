@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--split", choices=("dev", "test"), default="test")
     parser.add_argument("--blocks", type=int, nargs="+", default=[REGION, 16], metavar="LENGTH")
     parser.add_argument("--threshold", type=float, help="commit all of this confidence, not only the best")
+    parser.add_argument("--bfloat16", action="store_true", help="products in bfloat16, faster on some processors")
     parser.add_argument("--json", type=Path, help="also write the scores of these tasks to this file")
     options = parser.parse_args()
     threshold = math.inf if options.threshold is None else options.threshold
@@ -153,7 +154,8 @@ def main() -> None:
         problems = list(generate(task, options.n, split=options.split, seed=options.seed))
         for block_length in options.blocks:
             before = time.monotonic()
-            verdicts, passes = score(model, tokenizer, problems, block_length, threshold)
+            with torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16):
+                verdicts, passes = score(model, tokenizer, problems, block_length, threshold)
             settings = {"decoding": how, "block_length": block_length, "split": options.split, "seed": options.seed}
             mean = round(sum(passes) / len(passes), 2)
             row = settings | {"passes": mean} | summarise(problems, verdicts)

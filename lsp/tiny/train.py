@@ -35,9 +35,9 @@ from lsp.tiny.tasks import TASKS
 PARTS = (*TASKS, "drill")
 MUON_RATE = 0.01
 ADAM_RATE = 3e-3
-STEPS = 7600
+STEPS = 3400
 WARM_UP = 60
-DECAY = 0.6
+DECAY = 0.4
 """The learning rate is constant, then falls to zero over this last share of the run."""
 
 LONGEST_STEP = 5.0

@@ -61,6 +61,21 @@ def test_suffix_masks_cut_right_after_what_announces_a_result(tokenizer):
     assert 0.5 < cuts / suffixes < 0.8
 
 
+def test_step_cuts_leave_whole_sentences(tokenizer):
+    batches = Batches(tokenizer, 0, 0)
+    stage = next(stage for stage in STAGES if stage.recipes["arithmetic"].step_cut > 0.3)
+    ends = torch.tensor([tokens.token_id(tokenizer, token) for token in (".", "\n")])
+    rows = cuts = 0
+    for step in range(stage.first_step, stage.first_step + 40):
+        batch = batches.batch("arithmetic", step)
+        first = batch.masked.int().argmax(1)
+        is_suffix = batch.masked.sum(1) == batch.masked.shape[1] - first
+        before = batch.targets[torch.arange(len(first)), first - 1]
+        rows += int(is_suffix.sum())
+        cuts += int((is_suffix & torch.isin(before, ends)).sum())
+    assert 0.3 < cuts / rows < 0.65
+
+
 def test_some_batches_show_the_whole_answer_region(tokenizer):
     batches = Batches(tokenizer, 0, 0)
     widths = [batches.batch("countdown", step).inputs.shape[1] for step in range(120)]
