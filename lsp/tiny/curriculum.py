@@ -1,12 +1,14 @@
-"""What the training shows, and when: two stages, each a recipe per task and its drills.
+"""What the training shows, and when: five stages, each a recipe per task and its drills.
 
 The first stage teaches the format of the answers and, from the first step on, the number facts
 behind them, in small batches: so early the number of steps counts. The second gives most rows and
-most weight to what needs the most: the search of Countdown and the traces of programs. A stage
-begins at a multiple of `data.POOL`, so that a resumed run cuts the same batches.
+most weight to the search of Countdown and to programs. Then, with the facts known, the drills give
+way to arithmetic stories, first whole ones, then cut before a sentence, so that the model learns
+which step comes next. The last stage leaves out the larger numbers of Countdown. A stage begins at
+a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,27 @@ class Stage:
 ANNOUNCES = {"arithmetic": " =", "countdown": " =", "code": "  #"}
 """The token that announces a computed result."""
 
-COUNTDOWN_LEVELS = (0, 0, 0, 1, 1, 1, 1, 2, 3)
-"""More products than the task itself, and some problems with larger numbers against memorising."""
+SUDOKU = Recipe(3, 2, suffix=0.15, tail=8)
+SEARCH = Recipe(
+    40,
+    7,
+    full=0.12,
+    suffix=0.25,
+    result_cut=0.1,
+    choices=0.4,
+    tail=4,
+    weight=2.0,
+    levels=(0, 0, 0, 1, 1, 1, 1, 2, 3),  # some with larger numbers, against memorising
+)
 
 STAGES = (
     Stage(
         0,
         {
             "arithmetic": Recipe(5, 3, result_cut=0.6, results=0.3),
-            "sudoku": Recipe(5, 2, suffix=0.15, tail=8),
+            "sudoku": replace(SUDOKU, batch=5),
             "countdown": Recipe(
-                26, 5, full=0.15, suffix=0.3, result_cut=0.2, results=0.1, choices=0.3, tail=6, levels=COUNTDOWN_LEVELS
+                26, 5, full=0.15, suffix=0.3, result_cut=0.2, results=0.1, choices=0.3, tail=6, levels=SEARCH.levels
             ),
             "code": Recipe(5, 3, result_cut=0.6, name_cut=0.1, results=0.3),
         },
@@ -57,10 +69,8 @@ STAGES = (
         704,
         {
             "arithmetic": Recipe(4, 3, result_cut=0.6, results=0.2),
-            "sudoku": Recipe(3, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(
-                44, 7, full=0.12, suffix=0.25, result_cut=0.1, choices=0.4, tail=4, weight=2.0, levels=COUNTDOWN_LEVELS
-            ),
+            "sudoku": SUDOKU,
+            "countdown": replace(SEARCH, batch=44),
             "code": Recipe(7, 5, result_cut=0.6, name_cut=0.1, results=0.25, weight=1.5),
         },
         {"arithmetic": 3, "code": 6, "countdown": 2, "inverse": 4, "names": 3},
@@ -69,10 +79,8 @@ STAGES = (
         1600,
         {
             "arithmetic": Recipe(8, 5, result_cut=0.6, results=0.2),
-            "sudoku": Recipe(3, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(
-                40, 7, full=0.12, suffix=0.25, result_cut=0.1, choices=0.4, tail=4, weight=2.0, levels=COUNTDOWN_LEVELS
-            ),
+            "sudoku": SUDOKU,
+            "countdown": SEARCH,
             "code": Recipe(8, 5, result_cut=0.6, name_cut=0.1, results=0.2, weight=1.5),
         },
         {"arithmetic": 2, "code": 4, "countdown": 1, "inverse": 2, "names": 2},
@@ -81,11 +89,19 @@ STAGES = (
         1800,
         {
             "arithmetic": Recipe(10, 6, suffix=0.6, result_cut=0.2, step_cut=0.4, results=0.1),
-            "sudoku": Recipe(3, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(
-                40, 7, full=0.12, suffix=0.25, result_cut=0.1, choices=0.4, tail=4, weight=2.0, levels=COUNTDOWN_LEVELS
-            ),
+            "sudoku": SUDOKU,
+            "countdown": SEARCH,
             "code": Recipe(8, 5, result_cut=0.5, name_cut=0.1, results=0.2, weight=1.5),
+        },
+        {"code": 3, "countdown": 1, "inverse": 2, "names": 2},
+    ),
+    Stage(
+        2400,
+        {
+            "arithmetic": Recipe(8, 5, suffix=0.6, result_cut=0.2, step_cut=0.4, results=0.1),
+            "sudoku": replace(SUDOKU, batch=4),
+            "countdown": replace(SEARCH, batch=48, full_batch=8, levels=(0, 0, 1, 1, 1)),
+            "code": Recipe(9, 6, result_cut=0.5, name_cut=0.1, results=0.2, weight=1.5),
         },
         {"code": 3, "countdown": 1, "inverse": 2, "names": 2},
     ),
