@@ -1,12 +1,14 @@
 """What the training shows, and when: five stages, each a recipe per task and its drills.
 
-First the format of the answers, then also their results, then the number facts in the words of
-every task, with most examples for the task that needs the most search, and in the last two stages
-the names of functions, single tokens that the others weigh too little. A stage begins at a multiple
-of `data.POOL`, so that a resumed run cuts the same batches.
+The first stage teaches the format of the answers and, from the first step on, the number facts
+behind them, in small batches: so early the number of steps counts. The second gives most rows and
+most weight to the search of Countdown and to programs. Then, with the facts known, the drills give
+way to arithmetic stories, first whole ones, then cut before a sentence, so that the model learns
+which step comes next. The last stage leaves out the larger numbers of Countdown. A stage begins at
+a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -15,76 +17,93 @@ class Recipe:
 
     batch: int  # examples per rank and step
     full_batch: int  # the same when the whole answer region is shown
-    suffix: float  # share of suffix masks
+    full: float = 0.22  # share of the batches that show the whole answer region
+    suffix: float = 0.5  # share of suffix masks
     result_cut: float = 0.0  # share of these whose cut announces a result
     name_cut: float = 0.0  # share of these that cut before the second token, the function's name
+    step_cut: float = 0.0  # share of these that cut before a sentence
     results: float = 0.0  # share of the examples that get result masks instead
+    choices: float = 0.0  # share of the examples that get choice masks instead
     tail: int = 24  # longest random run of end-of-sequence after the answers
+    weight: float = 1.0  # of the loss
+    levels: tuple[int, ...] = ()  # drawn equally often; the task's own if empty
 
 
 @dataclass(frozen=True)
 class Stage:
     first_step: int
     recipes: dict[str, Recipe]
-    drills: dict[str, int]  # rows of drills per rank and step, by the task they come from
+    drills: dict[str, int]  # rows of drills per rank and step, by kind
 
 
-ANNOUNCES = {"arithmetic": " =", "countdown": " =", "code": "  #", "names": "def"}
+ANNOUNCES = {"arithmetic": " =", "countdown": " =", "code": "  #"}
 """The token that announces a computed result."""
 
-FULL_SHARE = 0.22
-"""Share of the batches that show the whole answer region."""
+SUDOKU = Recipe(3, 2, suffix=0.15, tail=8)
+SEARCH = Recipe(
+    40,
+    7,
+    full=0.12,
+    suffix=0.25,
+    result_cut=0.1,
+    choices=0.4,
+    tail=4,
+    weight=2.0,
+    levels=(0, 0, 0, 1, 1, 1, 1, 2, 3),  # some with larger numbers, against memorising
+)
 
 STAGES = (
     Stage(
         0,
         {
-            "arithmetic": Recipe(9, 6, suffix=0.5, result_cut=0.6),
-            "sudoku": Recipe(8, 3, suffix=0.15),
-            "countdown": Recipe(26, 5, suffix=0.3, result_cut=0.4),
-            "code": Recipe(8, 5, suffix=0.5, result_cut=0.6),
+            "arithmetic": Recipe(5, 3, result_cut=0.6, results=0.3),
+            "sudoku": replace(SUDOKU, batch=5),
+            "countdown": Recipe(
+                26, 5, full=0.15, suffix=0.3, result_cut=0.2, results=0.1, choices=0.3, tail=6, levels=SEARCH.levels
+            ),
+            "code": Recipe(5, 3, result_cut=0.6, name_cut=0.1, results=0.3),
         },
-        {},
+        {"arithmetic": 6, "code": 7, "countdown": 3, "inverse": 6, "names": 2},
     ),
     Stage(
-        1000,
+        704,
         {
-            "arithmetic": Recipe(9, 6, suffix=0.5, result_cut=0.6, results=0.3),
-            "sudoku": Recipe(8, 3, suffix=0.15),
-            "countdown": Recipe(26, 5, suffix=0.3, result_cut=0.4, results=0.2),
-            "code": Recipe(8, 5, suffix=0.5, result_cut=0.6, results=0.4),
+            "arithmetic": Recipe(4, 3, result_cut=0.6, results=0.2),
+            "sudoku": SUDOKU,
+            "countdown": replace(SEARCH, batch=44),
+            "code": Recipe(7, 5, result_cut=0.6, name_cut=0.1, results=0.25, weight=1.5),
         },
-        {"arithmetic": 24},
+        {"arithmetic": 3, "code": 6, "countdown": 2, "inverse": 4, "names": 3},
     ),
     Stage(
         1600,
         {
-            "arithmetic": Recipe(8, 5, suffix=0.5, result_cut=0.6, results=0.3),
-            "sudoku": Recipe(4, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(44, 8, suffix=0.3, result_cut=0.2, results=0.1, tail=4),
-            "code": Recipe(9, 6, suffix=0.5, result_cut=0.6, results=0.3),
+            "arithmetic": Recipe(8, 5, result_cut=0.6, results=0.2),
+            "sudoku": SUDOKU,
+            "countdown": SEARCH,
+            "code": Recipe(8, 5, result_cut=0.6, name_cut=0.1, results=0.2, weight=1.5),
         },
-        {"arithmetic": 6, "code": 12, "countdown": 6},
+        {"arithmetic": 2, "code": 4, "countdown": 1, "inverse": 2, "names": 2},
     ),
     Stage(
-        2000,
+        1800,
         {
-            "arithmetic": Recipe(9, 5, suffix=0.5, result_cut=0.6, results=0.3),
-            "sudoku": Recipe(4, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(40, 8, suffix=0.3, result_cut=0.2, results=0.1, tail=4),
-            "code": Recipe(10, 6, suffix=0.5, result_cut=0.6, name_cut=0.25, results=0.3),
+            "arithmetic": Recipe(10, 6, suffix=0.6, result_cut=0.2, step_cut=0.4, results=0.1),
+            "sudoku": SUDOKU,
+            "countdown": SEARCH,
+            "code": Recipe(8, 5, result_cut=0.5, name_cut=0.1, results=0.2, weight=1.5),
         },
-        {"arithmetic": 6, "code": 8, "countdown": 6},
+        {"code": 3, "countdown": 1, "inverse": 2, "names": 2},
     ),
     Stage(
-        2704,
+        2400,
         {
-            "arithmetic": Recipe(9, 5, suffix=0.5, result_cut=0.6, results=0.2),
-            "sudoku": Recipe(4, 2, suffix=0.15, tail=8),
-            "countdown": Recipe(36, 8, suffix=0.3, result_cut=0.2, results=0.1, tail=4),
-            "code": Recipe(11, 6, suffix=0.5, result_cut=0.5, name_cut=0.4, results=0.2),
+            "arithmetic": Recipe(8, 5, suffix=0.6, result_cut=0.2, step_cut=0.4, results=0.1),
+            "sudoku": replace(SUDOKU, batch=4),
+            "countdown": replace(SEARCH, batch=48, full_batch=8, levels=(0, 0, 1, 1, 1)),
+            "code": Recipe(9, 6, result_cut=0.5, name_cut=0.1, results=0.2, weight=1.5),
         },
-        {"arithmetic": 4, "code": 6, "countdown": 4, "names": 12},
+        {"code": 3, "countdown": 1, "inverse": 2, "names": 2},
     ),
 )
 

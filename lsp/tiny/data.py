@@ -1,17 +1,21 @@
 """Training batches: problems of similar length, and the masks a decoder will meet.
 
-Everything is a function of (seed, rank, step), so a resumed run needs no generator state.
+Everything is a function of (seed, rank, step), so a resumed run needs no generator state. The
+ranks of a step get batches of like shape, so that none waits long for the others.
 
 Some masks are the usual random ones, but with these alone the model learns to copy a result from
 its later mention and never to compute it. *Suffix masks* hide all that follows a cut, as a decoder
 that works from left to right sees it; many cuts stand right after a token that announces a
 computed result ("=", "#"). *Result masks* hide some of the results together with their later
-mentions and nothing else. *Drills* are unrelated equations whose results are hidden, the cheapest
-way to learn the number facts. `curriculum` says how much of each.
+mentions and nothing else. *Choice masks* hide most or all of the numbers and operators of a
+Countdown answer and show its words, which leaves the search alone. *Drills* are unrelated equations
+with the result or, for a search, an operand or the operator hidden, the cheapest way to learn the
+number facts. `curriculum` says how much of each.
 """
 
 import itertools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lsp.tiny import tokenizer as tokens
-from lsp.tiny.curriculum import ANNOUNCES, FULL_SHARE, Recipe, stage_at
+from lsp.tiny.curriculum import ANNOUNCES, Recipe, stage_at
 from lsp.tiny.tasks import REGION, draw
 
 WEIGHT_CAP = 8.0
@@ -52,9 +56,10 @@ def _arithmetic_drills(rng: random.Random, rows: int) -> list[str]:
 
 
 def _countdown_drills(rng: random.Random, rows: int) -> list[str]:
-    """Two equations of different solutions in a row."""
-    answers = [draw("countdown", rng, "train").answer.split(", ") for _ in range(rows + 1)]
-    return [f"{first}, {then}" for (first, _), (_, then) in itertools.pairwise(answers)]
+    """Four equations of different solutions."""
+    answers = [draw("countdown", rng, "train").answer.split(", ") for _ in range(2 * rows + 1)]
+    pairs = [f"{first}, {then}" for (first, _), (_, then) in itertools.pairwise(answers)]
+    return [one + other for one, other in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
 def _code_drills(rng: random.Random, rows: int) -> list[str]:
@@ -77,12 +82,39 @@ def _name_drills(rng: random.Random, rows: int) -> list[str]:
     return [f"{p.prompt.partition(',')[0]}\n{p.answer.partition(':')[0]}" for p in problems]
 
 
+@dataclass(frozen=True)
+class Drill:
+    """Rows of text, and which tokens of a row are hidden."""
+
+    texts: Callable[[random.Random, int], list[str]]
+    sign: str
+    hidden: Callable[[random.Random, list[int]], list[int]]
+    """Positions to hide, given those of the sign."""
+
+
+def _next(_: random.Random, signs: list[int]) -> list[int]:
+    return [sign + 1 for sign in signs]
+
+
+def _every_other_next(_: random.Random, signs: list[int]) -> list[int]:
+    return [sign + 1 for sign in signs[1::2]]
+
+
+def _one_before(rng: random.Random, signs: list[int]) -> list[int]:
+    """An operand or the operator of every equation."""
+    return [sign - rng.randint(1, 3) for sign in signs]
+
+
 DRILLS = {
-    "arithmetic": _arithmetic_drills,
-    "countdown": _countdown_drills,
-    "code": _code_drills,
-    "names": _name_drills,
+    "arithmetic": Drill(_arithmetic_drills, " =", _next),
+    "countdown": Drill(_countdown_drills, " =", _next),
+    "inverse": Drill(_countdown_drills, " =", _one_before),
+    "code": Drill(_code_drills, "  #", _every_other_next),
+    "names": Drill(_name_drills, "def", _next),
 }
+
+CHOICE_WORDS = ("First", " =", ",", " then", ".")
+"""What a choice mask shows of a Countdown answer."""
 
 
 class Batches:
@@ -99,40 +131,41 @@ class Batches:
         rng = random.Random(f"{self.seed} {self.rank} {task} {step}")
         generator = torch.Generator().manual_seed(rng.getrandbits(60))
         examples = self._examples(task, step)
-        if full := rng.random() < FULL_SHARE:
+        shape = random.Random(f"{self.seed} {task} {step} shape")
+        if full := shape.random() < recipe.full:
             examples = examples[: max(1, round(recipe.full_batch * self.scale))]
         prompts = torch.tensor([prompt for _, prompt in examples])
         longest = max(len(ids) for ids, _ in examples)
-        width = int(prompts.max()) + REGION if full else longest + 1 + rng.randint(0, recipe.tail)
+        width = int(prompts.max()) + REGION if full else longest + 1 + shape.randint(0, recipe.tail)
         targets = torch.full((len(examples), width), self.eos_id)
         for row, (ids, _) in zip(targets, examples, strict=True):
             row[: len(ids)] = torch.tensor(ids)
         masked, weights = self._mask(targets, prompts, task, recipe, generator)
+        draws = torch.rand(len(examples), generator=generator)
         if recipe.results:
-            chosen = torch.rand(len(examples), generator=generator) < recipe.results
             hidden = self._hide_results(targets, prompts, ANNOUNCES[task], generator)
-            chosen &= hidden.any(1)
-            masked[chosen] = hidden[chosen]
-            share = (targets != self.eos_id).sum(1) - prompts + 1
-            weights[chosen] = (share / hidden.sum(1)).clamp(max=WEIGHT_CAP)[chosen, None]
+            self._replace(targets, prompts, masked, weights, draws < recipe.results, hidden)
+        if recipe.choices:
+            hidden = self._hide_choices(targets, prompts, generator)
+            self._replace(targets, prompts, masked, weights, draws > 1 - recipe.choices, hidden)
         inputs = targets.masked_fill(masked, self.mask_id)
         return Batch(inputs, targets, masked, weights, sum(len(i) + 1 - p for i, p in examples))
 
     def drill(self, step: int) -> Batch:
-        """Rows of unrelated equations or statements, their results hidden."""
+        """Rows of unrelated equations or statements, a part of each hidden."""
         rng = random.Random(f"{self.seed} {self.rank} drill {step}")
         rows: list[tuple[list[int], list[int]]] = []
-        for task, count in stage_at(step).drills.items():
-            announces = tokens.token_id(self.tokenizer, ANNOUNCES[task])
-            for text in DRILLS[task](rng, count):
+        for kind, count in stage_at(step).drills.items():
+            drill = DRILLS[kind]
+            sign = tokens.token_id(self.tokenizer, drill.sign)
+            for text in drill.texts(rng, count):
                 ids = self.tokenizer.encode(text).ids
-                results = [i + 1 for i, token in enumerate(ids) if token == announces]
-                rows.append((ids, results[1::2] if task == "code" else results))
+                rows.append((ids, drill.hidden(rng, [i for i, token in enumerate(ids) if token == sign])))
         targets = torch.full((len(rows), max(len(ids) for ids, _ in rows)), self.eos_id)
         masked = torch.zeros(targets.shape, dtype=torch.bool)
-        for i, (ids, results) in enumerate(rows):
+        for i, (ids, hidden) in enumerate(rows):
             targets[i, : len(ids)] = torch.tensor(ids)
-            masked[i, results] = True
+            masked[i, hidden] = True
         inputs = targets.masked_fill(masked, self.mask_id)
         return Batch(inputs, targets, masked, torch.ones(targets.shape), int(masked.sum()))
 
@@ -149,20 +182,37 @@ class Batches:
         mentions = targets == results.gather(1, index)
         return mentions & hidden.gather(1, index) & (index > 0)
 
+    def _hide_choices(self, targets: Tensor, prompts: Tensor, generator: torch.Generator) -> Tensor:
+        """Most or all of the numbers and operators, [B, T] bool."""
+        shown = torch.tensor([self.eos_id, *(tokens.token_id(self.tokenizer, word) for word in CHOICE_WORDS)])
+        choices = (torch.arange(targets.shape[1]) >= prompts[:, None]) & ~torch.isin(targets, shown)
+        ratio = 0.5 + 0.7 * torch.rand(len(targets), 1, generator=generator)
+        return choices & (torch.rand(targets.shape, generator=generator) < ratio)
+
+    def _replace(
+        self, targets: Tensor, prompts: Tensor, masked: Tensor, weights: Tensor, chosen: Tensor, hidden: Tensor
+    ) -> None:
+        """Give the chosen rows these masks instead, if they hide anything, at the weight of the whole answer."""
+        chosen = chosen & hidden.any(1)
+        lengths = (targets != self.eos_id).sum(1) - prompts + 1
+        masked[chosen] = hidden[chosen]
+        weights[chosen] = (lengths / hidden.sum(1)).clamp(max=WEIGHT_CAP)[chosen, None]
+
     def _examples(self, task: str, step: int) -> list[tuple[list[int], int]]:
         """(ids of prompt and answer, length of the prompt) for every row of this step's batch."""
-        pool, size = step // POOL, max(1, round(stage_at(step).recipes[task].batch * self.scale))
+        recipe = stage_at(step).recipes[task]
+        pool, size = step // POOL, max(1, round(recipe.batch * self.scale))
         if task not in self._pools or self._pools[task][0] != pool:
             rng = random.Random(f"{self.seed} {self.rank} {task} pool {pool}")
-            examples = [self._encode(task, rng) for _ in range(POOL * size)]
+            examples = [self._encode(task, rng, recipe.levels) for _ in range(POOL * size)]
             examples.sort(key=lambda example: len(example[0]))
             batches = [examples[i * size : (i + 1) * size] for i in range(POOL)]
-            rng.shuffle(batches)
+            random.Random(f"{self.seed} {task} pool {pool}").shuffle(batches)
             self._pools[task] = pool, batches
         return self._pools[task][1][step % POOL]
 
-    def _encode(self, task: str, rng: random.Random) -> tuple[list[int], int]:
-        problem = draw(task, rng, "train")
+    def _encode(self, task: str, rng: random.Random, levels: tuple[int, ...]) -> tuple[list[int], int]:
+        problem = draw(task, rng, "train", rng.choice(levels) if levels else None)
         prompt, answer = (self.tokenizer.encode(t).ids for t in (problem.prompt, problem.answer))
         return prompt + answer, len(prompt)
 
@@ -197,6 +247,11 @@ class Batches:
             cut = torch.where(uniform(rows) < recipe.result_cut, picked, cut)
         if recipe.name_cut:
             cut = torch.where(uniform(rows) < recipe.name_cut, prompts + 1, cut)
+        if recipe.step_cut:
+            ends = (targets == tokens.token_id(self.tokenizer, ".")) & region
+            ends[torch.arange(rows), prompts - 1] = True
+            picked = torch.multinomial(ends.float(), 1, generator=generator)[:, 0] + 1
+            cut = torch.where(uniform(rows) < recipe.step_cut, picked, cut)
         suffix = uniform(rows) < recipe.suffix
         masked = torch.where(suffix[:, None], (positions >= cut[:, None]) & region, masked)
         share = (lengths + 1) / (prompts + lengths + 1 - cut)

@@ -2,7 +2,8 @@
 
 Accuracy of Full decoding (one token a pass, the most confident), over the whole answer and in
 blocks from left to right, per task and difficulty, with 95 % Wilson intervals, on problems that
-were never trained on. Decoding is plain and uncached.
+were never trained on; with --threshold every token of that confidence is committed as well.
+Decoding is plain and uncached.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -62,11 +64,13 @@ def decode(
     while len(active := rows[masked.any(1)]):
         width = int(ends[active].max())
         visible = positions[:width] < ends[active, None]
-        logits = model(ids[active, :width], visible[:, None, None, :])
-        logits[..., mask_id] = -math.inf
-        confidence, guess = logits.double().softmax(-1).max(-1)  # float32 saturates at 1
-        chosen = _choose(confidence, masked[active, :width], starts[active], block_length, threshold)
-        ids[active, :width] = torch.where(chosen, guess, ids[active, :width])
+        candidates = _candidates(masked[active, :width], starts[active], block_length)
+        now = ids[active, :width]
+        logits = model.ff_out(model.hidden(now, visible[:, None, None, :])[candidates])
+        logits[:, mask_id] = -math.inf
+        best, guess = logits.double().softmax(-1).max(-1)  # float32 saturates at 1
+        chosen = _choose(candidates, best, threshold)
+        ids[active, :width] = torch.where(chosen, now.masked_scatter(candidates, guess), now)
         masked[active, :width] &= ~chosen
         passes[active] += 1
         stopped = (ids == eos_id) & ~masked & (positions >= starts[:, None])
@@ -78,43 +82,56 @@ def decode(
     return texts, passes.tolist()
 
 
-def _choose(confidence: Tensor, masked: Tensor, starts: Tensor, block_length: int, threshold: float) -> Tensor:
-    """The masks to commit, all within the block of the first one."""
+def _candidates(masked: Tensor, starts: Tensor, block_length: int) -> Tensor:
+    """The masks of the block of the first one."""
     first = masked.int().argmax(1)
     ends = starts + ((first - starts) // block_length + 1) * block_length
-    candidates = masked & (torch.arange(masked.shape[1]) < ends[:, None])
-    confidence = confidence.masked_fill(~candidates, -1.0)
+    return masked & (torch.arange(masked.shape[1]) < ends[:, None])
+
+
+def _choose(candidates: Tensor, best: Tensor, threshold: float) -> Tensor:
+    """The candidates to commit, given the confidence of each."""
+    confidence = torch.full(candidates.shape, -1.0, dtype=best.dtype).masked_scatter(candidates, best)
     chosen = candidates & (confidence >= threshold)
     chosen[torch.arange(len(chosen)), confidence.argmax(1)] = True
     return chosen
 
 
 def score(
-    model: TinyModel, tokenizer: Tokenizer, problems: Sequence[Problem], block_length: int = REGION
-) -> list[bool]:
-    """Whether Full decoding solves each problem; problems of like length are decoded together."""
+    model: TinyModel,
+    tokenizer: Tokenizer,
+    problems: Sequence[Problem],
+    block_length: int = REGION,
+    threshold: float = math.inf,
+) -> tuple[list[bool], list[int]]:
+    """Whether each problem is solved, and its passes; problems of like length are decoded together."""
     order = sorted(range(len(problems)), key=lambda i: len(problems[i].prompt + problems[i].answer))
-    answers = [""] * len(problems)
+    answers, passes = [""] * len(problems), [0] * len(problems)
     for i in range(0, len(order), BATCH):
         chunk = order[i : i + BATCH]
         prompts = [problems[j].prompt for j in chunk]
-        texts, _ = decode(model, tokenizer, prompts, block_length=block_length)
-        for j, text in zip(chunk, texts, strict=True):
-            answers[j] = text
-    return verify(problems, answers)
+        decoded = decode(model, tokenizer, prompts, block_length=block_length, threshold=threshold)
+        for j, text, count in zip(chunk, *decoded, strict=True):
+            answers[j], passes[j] = text, count
+    return verify(problems, answers), passes
 
 
-def summarise(problems: Sequence[Problem], verdicts: Sequence[bool]) -> dict[str, dict[str, float]]:
-    """Accuracy and interval of all problems and of each level."""
-    groups: dict[str, list[bool]] = {"all": list(verdicts)}
+def summarise(problems: Sequence[Problem], verdicts: Sequence[bool]) -> dict[str, Any]:
+    """How many were solved, with the interval: in all and by level."""
+
+    def count(verdicts: Sequence[bool]) -> dict[str, Any]:
+        low, high = wilson(sum(verdicts), len(verdicts))
+        return {"solved": sum(verdicts), "of": len(verdicts), "interval": [round(low, 4), round(high, 4)]}
+
+    levels: dict[str, list[bool]] = {}
     for problem, verdict in sorted(zip(problems, verdicts, strict=True), key=lambda p: p[0].level):
-        groups.setdefault(f"level {problem.level}", []).append(verdict)
-    table = {}
-    for name, group in groups.items():
-        low, high = wilson(sum(group), len(group))
-        accuracy = sum(group) / len(group)
-        table[name] = {"n": len(group), "accuracy": accuracy, "low": low, "high": high}
-    return table
+        levels.setdefault(str(problem.level), []).append(verdict)
+    return count(verdicts) | {"levels": {level: count(group) for level, group in levels.items()}}
+
+
+def report(name: str, row: dict[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"  {name:8s} {100 * row['solved'] / row['of']:5.1f} %  [{100 * low:.1f}, {100 * high:.1f}]  n = {row['of']}"
 
 
 def main() -> None:
@@ -125,24 +142,32 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--split", choices=("dev", "test"), default="test")
     parser.add_argument("--blocks", type=int, nargs="+", default=[REGION, 16], metavar="LENGTH")
-    parser.add_argument("--json", type=Path, help="also write the scores to this file")
+    parser.add_argument("--threshold", type=float, help="commit all of this confidence, not only the best")
+    parser.add_argument("--bfloat16", action="store_true", help="products in bfloat16, faster on some processors")
+    parser.add_argument("--json", type=Path, help="also write the scores of these tasks to this file")
     options = parser.parse_args()
+    threshold = math.inf if options.threshold is None else options.threshold
+    how = "Full" if options.threshold is None else f"Threshold {options.threshold}"
     model, tokenizer = TinyModel.load(options.model), tokens.load(options.model)
-    scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    scores = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for task in options.tasks:
         problems = list(generate(task, options.n, split=options.split, seed=options.seed))
         for block_length in options.blocks:
             before = time.monotonic()
-            table = summarise(problems, score(model, tokenizer, problems, block_length))
-            how = "whole" if block_length >= REGION else f"blocks of {block_length}"
-            scores.setdefault(task, {})[how] = table
-            print(f"{task}, Full, {how} ({time.monotonic() - before:.0f} s)")
-            for name, row in table.items():
-                interval = f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
-                print(f"  {name:8s} {100 * row['accuracy']:5.1f} %  {interval}  n = {row['n']}")
-    if options.json:
-        recorded = {"split": options.split, "seed": options.seed, "scores": scores}
-        options.json.write_text(json.dumps(recorded, indent=2) + "\n")
+            with torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16):
+                verdicts, passes = score(model, tokenizer, problems, block_length, threshold)
+            settings = {"decoding": how, "block_length": block_length, "split": options.split, "seed": options.seed}
+            mean = round(sum(passes) / len(passes), 2)
+            row = settings | {"passes": mean} | summarise(problems, verdicts)
+            where = "whole" if block_length >= REGION else f"blocks of {block_length}"
+            print(f"{task}, {how}, {where}: {mean} passes a problem ({time.monotonic() - before:.0f} s)")
+            print(report("all", row))
+            for level, group in row["levels"].items():
+                print(report(f"level {level}", group))
+            others = [r for r in scores.get(task, []) if any(r[key] != value for key, value in settings.items())]
+            scores[task] = [*others, row]
+            if options.json:
+                options.json.write_text(json.dumps(scores, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Block(nn.Module):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
         if self.training:  # on CPU the backward of SDPA is much slower than this
-            weights: Tensor = (q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)).softmax(-1)
+            weights: Tensor = (q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)).softmax(-1, dtype=torch.float32)
             return weights @ v
         return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 

@@ -13,6 +13,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -34,9 +35,9 @@ from lsp.tiny.tasks import TASKS
 PARTS = (*TASKS, "drill")
 MUON_RATE = 0.01
 ADAM_RATE = 3e-3
-STEPS = 3035
+STEPS = 3400
 WARM_UP = 60
-DECAY = 0.6
+DECAY = 0.4
 """The learning rate is constant, then falls to zero over this last share of the run."""
 
 LONGEST_STEP = 5.0
@@ -53,6 +54,7 @@ class Options:
     save_every: int
     log_every: int
     scale: float
+    float32: bool
     d_model: int
     n_layers: int
 
@@ -60,7 +62,7 @@ class Options:
 class InFloat32(TorchFunctionMode):
     """Keeps Muon's Newton-Schulz iteration in float32.
 
-    Muon casts to bfloat16, which takes 30 times longer on a CPU without bfloat16 instructions.
+    Muon casts to bfloat16, whose products can take 30 times longer on a CPU without such instructions.
     """
 
     def __torch_function__(
@@ -90,6 +92,7 @@ class Trainer:
             mlp_hidden_size=3 * options.d_model,
         )
         self.model = TinyModel(config).train()
+        self.bfloat16 = torch.cpu._is_avx512_bf16_supported() and not options.float32
         self.tokenizer = tokenizer
         self.batches = Batches(tokenizer, options.seed, rank, options.scale)
         self.matrices = [p for p in self.model.blocks.parameters() if p.dim() == 2]
@@ -113,38 +116,35 @@ class Trainer:
 
     def train_step(self) -> Tensor:
         """One step; returns the loss of each part on this rank."""
-        progress = torch.tensor(self.progress, dtype=torch.float64)
-        dist.broadcast(progress, 0)  # the clocks of the ranks differ
-        rate = min(1.0, (self.step + 1) / WARM_UP) * min(1.0, (1 - progress.item()) / DECAY)
+        rate = min(1.0, (self.step + 1) / WARM_UP) * min(1.0, (1 - self._agreed_progress()) / DECAY)
         for optimiser, base in ((self.muon, MUON_RATE), (self.adam, ADAM_RATE)):
             for group in optimiser.param_groups:
                 group["lr"] = base * max(rate, 0.0)
         losses = torch.zeros(len(PARTS))
         for i, part in enumerate(PARTS):
             drill = part == "drill"
-            if drill and not stage_at(self.step).drills:
-                continue
             batch = self.batches.drill(self.step) if drill else self.batches.batch(part, self.step)
             loss = self.loss(batch)
-            (loss / len(TASKS)).backward()
+            weight = 1.0 if drill else stage_at(self.step).recipes[part].weight
+            (loss * weight / len(TASKS)).backward()
             losses[i] = loss.detach()
             self.tokens += batch.inputs.numel()
         self._average_gradients()
         torch.nn.utils.clip_grad_norm_(self.others, 1.0)
         self.adam.step()
-        with InFloat32():
+        with nullcontext() if self.bfloat16 else InFloat32():
             self.muon.step()
         self.model.zero_grad()
-        for i, matrix in enumerate(self.matrices):
-            dist.broadcast(matrix.data, i % self.options.ranks)
+        self._exchange_matrices()
         self.step += 1
         return losses
 
     def loss(self, batch: Batch) -> Tensor:
         """Weighted cross entropy of the masked positions, per answer token."""
-        hidden = self.model.hidden(batch.inputs)[batch.masked]
-        logits = self.model.ff_out(hidden)
-        each = F.cross_entropy(logits, batch.targets[batch.masked], reduction="none")
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+            hidden = self.model.hidden(batch.inputs)[batch.masked]
+            logits = self.model.ff_out(hidden)
+        each = F.cross_entropy(logits.float(), batch.targets[batch.masked], reduction="none")
         return (each * batch.weights[batch.masked]).sum() / batch.answer_tokens
 
     def _average_gradients(self) -> None:
@@ -155,6 +155,23 @@ class Trainer:
         means = torch.split(flat, [g.numel() for g in gradients])
         for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
+
+    def _exchange_matrices(self) -> None:
+        """Every rank sends the matrices it updated, all in one message: a core that is shared answers late."""
+        for rank in range(self.options.ranks):
+            theirs = self.matrices[rank :: self.options.ranks]
+            flat = torch.cat([m.data.flatten() for m in theirs])
+            dist.broadcast(flat, rank)
+            for matrix, new in zip(theirs, torch.split(flat, [m.numel() for m in theirs]), strict=True):
+                matrix.data.copy_(new.view_as(matrix))
+
+    def _agreed_progress(self) -> float:
+        """The first rank's progress: by the clock, which only --minutes follows, the ranks differ."""
+        if self.options.minutes is None:
+            return self.progress
+        progress = torch.tensor(self.progress, dtype=torch.float64)
+        dist.broadcast(progress, 0)
+        return progress.item()
 
     def save(self) -> None:
         """Write the state so that a kill at any moment leaves either the old or the new one."""
@@ -195,16 +212,15 @@ class Trainer:
         self.resume()
         say = self._say if self.rank == 0 else lambda _: None
         size = sum(p.numel() for p in self.model.parameters())
-        say(f"{size} parameters, vocabulary {self.model.config.vocab_size}, from step {self.step}")
+        products = "bfloat16" if self.bfloat16 else "float32"
+        say(f"{size} parameters, vocabulary {self.model.config.vocab_size}, {products} products, from step {self.step}")
         total, count = torch.zeros(len(PARTS)), 0
-        done = torch.tensor(self.progress >= 1)
-        while not done:
+        while self._agreed_progress() < 1:
             before = time.monotonic()
             total += self.train_step()
             count += 1
             self.count(time.monotonic() - before)
-            done = torch.tensor(self.progress >= 1)
-            dist.broadcast(done, 0)
+            done = self._agreed_progress() >= 1
             if self.step % self.options.log_every == 0 or done:
                 dist.all_reduce(total)
                 say(self._line(total / (count * self.options.ranks)))
@@ -262,6 +278,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--log-every", type=int, default=20)
     parser.add_argument("--scale", type=float, default=1.0, help="of the batch sizes")
+    parser.add_argument("--float32", action="store_true", help="even if the processor has bfloat16 instructions")
     parser.add_argument("--d-model", type=int, default=160)
     parser.add_argument("--n-layers", type=int, default=6)
     options = Options(**vars(parser.parse_args()))

@@ -1,12 +1,13 @@
 """Full decoding commits the most confident mask of a pass; scores come with right intervals."""
 
+import json
 import math
 
 import pytest
 import torch
 
 from lsp.tiny import tokenizer as tokens
-from lsp.tiny.evaluate import decode, score, summarise, wilson
+from lsp.tiny.evaluate import decode, main, score, summarise, wilson
 from lsp.tiny.model import Config, TinyModel
 from lsp.tiny.tasks import TASKS, generate
 
@@ -76,10 +77,12 @@ def test_scores_keep_the_order_of_the_problems(model, tokenizer, monkeypatch):
     answers = {p.prompt: p.answer for p in problems[::2]}
 
     def solver(model, tokenizer, prompts, **_):
-        return [answers.get(prompt, "") for prompt in prompts], []
+        return [answers.get(prompt, "") for prompt in prompts], [len(prompt) for prompt in prompts]
 
     monkeypatch.setattr("lsp.tiny.evaluate.decode", solver)
-    assert score(model, tokenizer, problems) == [True, False] * 3 + [True]
+    verdicts, passes = score(model, tokenizer, problems)
+    assert verdicts == [True, False] * 3 + [True]
+    assert passes == [len(problem.prompt) for problem in problems]
 
 
 def test_wilson_matches_published_values():
@@ -90,6 +93,21 @@ def test_wilson_matches_published_values():
 
 def test_levels_add_up_to_all():
     problems = list(generate("countdown", 20))
-    table = summarise(problems, [True] * 15 + [False] * 5)
-    assert table["all"]["accuracy"] == 0.75
-    assert sum(row["n"] for name, row in table.items() if name != "all") == 20
+    row = summarise(problems, [True] * 15 + [False] * 5)
+    assert (row["solved"], row["of"]) == (15, 20)
+    assert row["interval"] == pytest.approx(wilson(15, 20), abs=1e-4)
+    assert sum(group["solved"] for group in row["levels"].values()) == 15
+    assert sum(group["of"] for group in row["levels"].values()) == 20
+
+
+def test_the_scores_of_another_call_join_those_in_the_file(model, tokenizer, tmp_path, monkeypatch):
+    model.save(tmp_path)
+    tokens.save(tokenizer, tmp_path)
+    monkeypatch.setattr("lsp.tiny.evaluate.decode", lambda *_, **__: ([""] * 3, [7, 8, 9]))
+    command = f"evaluate --model {tmp_path} --n 3 --json {tmp_path / 'scores.json'} --blocks 16"
+    for task in ("sudoku", "countdown", "countdown"):
+        monkeypatch.setattr("sys.argv", [*command.split(), "--tasks", task])
+        main()
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert {task: len(rows) for task, rows in scores.items()} == {"sudoku": 1, "countdown": 1}
+    assert scores["sudoku"][0].items() >= {"passes": 8.0, "solved": 0, "of": 3, "seed": 1}.items()

@@ -3,8 +3,9 @@
     Use 3, 5 and 7 to make 26.
     First 7 * 3 = 21, then 21 + 5 = 26.
 
-At level 0 sums and differences suffice, at level 1 every solution needs a product. Most problems
-have several solutions, and the verifier accepts any.
+At level 0 sums and differences suffice, at level 1 every solution needs a product. Levels 2 and 3
+are the same with a number above 20, for the training only. Most problems have several solutions,
+and the verifier accepts any.
 """
 
 import functools
@@ -16,6 +17,7 @@ from lsp.tiny.tasks.problem import MAX_NUMBER, Problem, apply
 
 LEVELS = (0, 1)
 LARGEST = 20
+LARGEST_IN_TRAINING = 30
 
 Solution = tuple[int, str, int, int, int, str, int]
 
@@ -23,10 +25,11 @@ Solution = tuple[int, str, int, int, int, str, int]
 @functools.cache
 def instances() -> dict[int, list[tuple[tuple[int, ...], int]]]:
     """Every solvable (numbers, target), by level."""
-    found: dict[int, list[tuple[tuple[int, ...], int]]] = {level: [] for level in LEVELS}
-    for numbers in itertools.combinations_with_replacement(range(1, LARGEST + 1), 3):
+    found: dict[int, list[tuple[tuple[int, ...], int]]] = {level: [] for level in range(4)}
+    for numbers in itertools.combinations_with_replacement(range(1, LARGEST_IN_TRAINING + 1), 3):
         for target, solution in sorted(_easiest(numbers).items()):
-            found[min(1, _products(solution))].append((numbers, target))
+            level = min(1, _products(solution)) + 2 * (max(numbers) > LARGEST)
+            found[level].append((numbers, target))
     return found
 
 
