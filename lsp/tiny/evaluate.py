@@ -3,7 +3,7 @@
 Accuracy of Full decoding (one token a pass, the most confident), over the whole answer and in
 blocks from left to right, per task and difficulty, with 95 % Wilson intervals, on problems that
 were never trained on; with --threshold every token of that confidence is committed as well.
-Decoding is plain and uncached.
+Decoding is uncached, by the project's own loop.
 """
 
 import argparse
@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
-from torch import Tensor
 
+import lsp
+from lsp.models import Transformer
+from lsp.schedulers import Full, Threshold
 from lsp.tiny import CHECKPOINT
-from lsp.tiny import tokenizer as tokens
-from lsp.tiny.model import TinyModel
 from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
 
 BATCH = 50
@@ -34,75 +33,28 @@ def wilson(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-@torch.inference_mode()
 def decode(
-    model: TinyModel,
-    tokenizer: Tokenizer,
+    model: Transformer,
+    tokenizer: Any,
     prompts: Sequence[str],
     *,
     region: int = REGION,
     block_length: int = REGION,
-    threshold: float = math.inf,
+    threshold: float | None = None,
 ) -> tuple[list[str], list[int]]:
-    """Answers and the number of passes each took.
-
-    Every pass commits the most confident mask of the current block, and all masks whose
-    confidence reaches `threshold`. What follows a committed end-of-sequence is dropped.
-    """
-    mask_id, eos_id = model.config.mask_token_id, model.config.eos_token_id
-    encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(prompts))]
-    starts = torch.tensor([len(ids) for ids in encoded])
-    ends = starts + region
-    rows = torch.arange(len(encoded))
-    passes = torch.zeros(len(encoded), dtype=torch.long)
-    positions = torch.arange(int(ends.max()))
-    ids = torch.full((len(encoded), len(positions)), mask_id)
-    for row, prompt in zip(ids, encoded, strict=True):
-        row[: len(prompt)] = torch.tensor(prompt)
-
-    masked = (positions >= starts[:, None]) & (positions < ends[:, None])
-    while len(active := rows[masked.any(1)]):
-        width = int(ends[active].max())
-        visible = positions[:width] < ends[active, None]
-        candidates = _candidates(masked[active, :width], starts[active], block_length)
-        now = ids[active, :width]
-        logits = model.ff_out(model.hidden(now, visible[:, None, None, :])[candidates])
-        logits[:, mask_id] = -math.inf
-        best, guess = logits.double().softmax(-1).max(-1)  # float32 saturates at 1
-        chosen = _choose(candidates, best, threshold)
-        ids[active, :width] = torch.where(chosen, now.masked_scatter(candidates, guess), now)
-        masked[active, :width] &= ~chosen
-        passes[active] += 1
-        stopped = (ids == eos_id) & ~masked & (positions >= starts[:, None])
-        first_stop = torch.where(stopped.any(1), stopped.int().argmax(1) + 1, ends)
-        ends = torch.minimum(ends, first_stop)
-        masked &= positions < ends[:, None]
-    answers = [row[start:end] for row, start, end in zip(ids, starts, ends, strict=True)]
-    texts = [tokenizer.decode(answer[answer != eos_id].tolist()) for answer in answers]
-    return texts, passes.tolist()
-
-
-def _candidates(masked: Tensor, starts: Tensor, block_length: int) -> Tensor:
-    """The masks of the block of the first one."""
-    first = masked.int().argmax(1)
-    ends = starts + ((first - starts) // block_length + 1) * block_length
-    return masked & (torch.arange(masked.shape[1]) < ends[:, None])
-
-
-def _choose(candidates: Tensor, best: Tensor, threshold: float) -> Tensor:
-    """The candidates to commit, given the confidence of each."""
-    confidence = torch.full(candidates.shape, -1.0, dtype=best.dtype).masked_scatter(candidates, best)
-    chosen = candidates & (confidence >= threshold)
-    chosen[torch.arange(len(chosen)), confidence.argmax(1)] = True
-    return chosen
+    """Answers and the number of passes each took, by Full or by Threshold, uncached."""
+    scheduler = Full() if threshold is None else Threshold(threshold)
+    options = {"scheduler": scheduler, "block_length": block_length, "cache": "none", "tokenizer": tokenizer}
+    answers = lsp.generate(model, list(prompts), max_new_tokens=region, **options)
+    return [answer.text or "" for answer in answers], [answer.passes for answer in answers]
 
 
 def score(
-    model: TinyModel,
-    tokenizer: Tokenizer,
+    model: Transformer,
+    tokenizer: Any,
     problems: Sequence[Problem],
     block_length: int = REGION,
-    threshold: float = math.inf,
+    threshold: float | None = None,
 ) -> tuple[list[bool], list[int]]:
     """Whether each problem is solved, and its passes; problems of like length are decoded together."""
     order = sorted(range(len(problems)), key=lambda i: len(problems[i].prompt + problems[i].answer))
@@ -143,19 +95,18 @@ def main() -> None:
     parser.add_argument("--split", choices=("dev", "test"), default="test")
     parser.add_argument("--blocks", type=int, nargs="+", default=[REGION, 16], metavar="LENGTH")
     parser.add_argument("--threshold", type=float, help="commit all of this confidence, not only the best")
-    parser.add_argument("--bfloat16", action="store_true", help="products in bfloat16, faster on some processors")
+    parser.add_argument("--bfloat16", action="store_true", help="weights in bfloat16, faster on some processors")
     parser.add_argument("--json", type=Path, help="also write the scores of these tasks to this file")
     options = parser.parse_args()
-    threshold = math.inf if options.threshold is None else options.threshold
     how = "Full" if options.threshold is None else f"Threshold {options.threshold}"
-    model, tokenizer = TinyModel.load(options.model), tokens.load(options.model)
+    model = lsp.load(options.model, dtype=torch.bfloat16 if options.bfloat16 else torch.float32)
+    tokenizer = lsp.load_tokenizer(model)
     scores = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for task in options.tasks:
         problems = list(generate(task, options.n, split=options.split, seed=options.seed))
         for block_length in options.blocks:
             before = time.monotonic()
-            with torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16):
-                verdicts, passes = score(model, tokenizer, problems, block_length, threshold)
+            verdicts, passes = score(model, tokenizer, problems, block_length, options.threshold)
             settings = {"decoding": how, "block_length": block_length, "split": options.split, "seed": options.seed}
             mean = round(sum(passes) / len(passes), 2)
             row = settings | {"passes": mean} | summarise(problems, verdicts)

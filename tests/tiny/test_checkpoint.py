@@ -2,22 +2,24 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import lsp
+from lsp.models import Transformer
 from lsp.tiny import CHECKPOINT
 from lsp.tiny import tokenizer as tokens
 from lsp.tiny.evaluate import score, wilson
-from lsp.tiny.model import Config, TinyModel
 from lsp.tiny.tasks import LEVELS, REGION, TASKS, generate
 
 FRESH, SEED = 50, 20
 Z = 2.6
 """Both intervals reach this many deviations; they part in less than one case in 200."""
 
-FULL = ("Full", 16, math.inf)
+FULL = ("Full", 16, None)
 THRESHOLD = ("Threshold 0.9", REGION, 0.9)
 DECODING = {"arithmetic": THRESHOLD, "sudoku": FULL, "countdown": FULL, "code": THRESHOLD}
 """One token a pass, except where answers are so long that this would take a minute."""
@@ -38,13 +40,12 @@ def consistent(right, n, other_right, other_n):
 
 def solve(model, task):
     problems = list(generate(task, FRESH, split="test", seed=SEED))
-    with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
-        return sum(score(model, tokens.load(CHECKPOINT), problems, *DECODING[task][1:])[0])
+    return sum(score(model, lsp.load_tokenizer(CHECKPOINT), problems, *DECODING[task][1:])[0])
 
 
 @pytest.fixture(scope="module")
 def model():
-    return TinyModel.load(CHECKPOINT)
+    return lsp.load("tiny")
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -54,10 +55,9 @@ def test_fresh_problems_are_solved_as_often_as_recorded(model, task):
     assert consistent(solve(model, task), FRESH, row["solved"], row["of"])
 
 
-def test_an_untrained_model_does_not_reach_the_scores():
+def test_an_untrained_model_does_not_reach_the_scores(model):
     torch.manual_seed(0)
-    size = tokens.load(CHECKPOINT).get_vocab_size()
-    untrained = TinyModel(Config(vocab_size=size, d_model=32, n_layers=1, n_heads=1, mlp_hidden_size=64)).eval()
+    untrained = Transformer(replace(model.config, n_layers=1))
     solved = solve(untrained, "countdown")
     for task in TASKS:
         row = recorded(task, DECODING[task])
