@@ -8,6 +8,7 @@ constexpr int VECS = LSP_ISA_BITS == 512 ? 4 : 2;  // vectors of a tile: with TI
 constexpr int TILE = LSP_ISA_BITS ? 6 : 2;
 constexpr int WIDTH = VECS * LANES;  // queries of a panel
 constexpr int PANELS = QUERIES / WIDTH;
+constexpr int TERMS = 64;  // of a score that are added up one after the other; sums of sums round less
 
 using Pair = uint32_t;  // two bfloat16
 #if LSP_ISA_PAIRS
@@ -59,12 +60,18 @@ inline void score(const A* keys, int64_t stride, int64_t count, const A* queries
     prefetch_rows(keys + (key + TILE) * stride, stride, TILE, depth);
     with_constant<TILE>(count - key, [&](auto m) {
       constexpr int M = decltype(m)::value;
-      Vec sum[M][N];
-      for (auto& row : sum)
-        for (Vec& x : row) x = splat(0.0f);
-      multiply(sum, keys + key * stride, stride, 1, queries, WIDTH, depth);
-      for (int i = 0; i < M; ++i)
-        for (int n = 0; n < N; ++n) store(out + (key + i) * WIDTH + n * LANES, sum[i][n]);
+      for (int64_t begin = 0; begin < depth; begin += TERMS) {
+        Vec sum[M][N];
+        for (auto& row : sum)
+          for (Vec& x : row) x = splat(0.0f);
+        const int64_t terms = std::min<int64_t>(TERMS, depth - begin);
+        multiply(sum, keys + key * stride + begin, stride, 1, queries + begin * WIDTH, WIDTH, terms);
+        for (int i = 0; i < M; ++i)
+          for (int n = 0; n < N; ++n) {
+            float* to = out + (key + i) * WIDTH + n * LANES;
+            store(to, begin ? add(load(to), sum[i][n]) : sum[i][n]);
+          }
+      }
     });
   }
 }
