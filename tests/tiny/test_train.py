@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+import lsp
 from lsp.tiny import train
-from lsp.tiny.evaluate import decode
-from lsp.tiny.model import TinyModel
 from lsp.tiny.tasks import TASKS
-from lsp.tiny.tokenizer import load
 
 STEPS, SAVE, LOG = 32, 8, 4
 ROOT = Path(train.__file__).parents[2]
@@ -66,9 +64,9 @@ def test_a_killed_run_ends_with_the_same_bits(runs):
 
 def test_the_result_is_a_checkpoint_that_decodes(runs):
     folder = runs[0] / f"state-{STEPS}"
-    texts, passes = decode(TinyModel.load(folder), load(folder), ["Use 3, 5 and 7 to make 26.\n"])
-    assert len(texts) == 1
-    assert passes[0] > 0
+    (answer,) = lsp.generate(lsp.load(folder, dtype="float32"), "Use 3, 5 and 7 to make 26.\n", max_new_tokens=24)
+    assert answer.passes > 0
+    assert answer.text is not None
 
 
 def test_time_spent_paused_does_not_move_the_schedule():
