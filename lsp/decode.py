@@ -24,7 +24,7 @@ from lsp.canvas import Canvas, check_prompts
 from lsp.clock import Clock
 from lsp.models.protocol import Model
 from lsp.scoring import Scores
-from lsp_kernels import Vocabulary
+from lsp_kernels import Vocabulary, Workspace
 from lsp_kernels.rule import as_integer
 
 Chosen = tuple[np.ndarray, np.ndarray]  # positions, and the tokens to write there
@@ -121,7 +121,7 @@ def decode(
     progress = Progress(canvases, clock=Clock(model.device))
     seeds = list(range(len(prompts))) if seeds is None else seeds
     vocabulary = (vocabulary if options.stop_early else vocabulary.without_stops()).suppressing(mask)
-    stops = frozenset(vocabulary.stop_ids)
+    stops, workspace = frozenset(vocabulary.stop_ids), Workspace()
     yield progress
     while any(canvas.active for canvas in canvases):
         clock = progress.clock
@@ -135,9 +135,8 @@ def decode(
             cu_seqlens = torch.from_numpy(borders.astype(np.int32)).to(model.device)
         with clock("model"):
             hidden = model(ids, places, cu_seqlens, cache, [canvas.append for canvas in canvases])
-        scores = Scores(
-            model.head(hidden), canvases, borders, progress.passes, vocabulary, stops, options.temperature, seeds, clock
-        )
+        head = model.head(hidden, workspace=workspace)
+        scores = Scores(head, canvases, borders, progress.passes, vocabulary, stops, options.temperature, seeds, clock)
         with clock("host"):
             chosen = scheduler(scores)
             scores.require_numbers(progress, DecodingError)

@@ -14,7 +14,7 @@ from lsp.decode import DecodingError, Options, Progress, Scheduler, decode
 from lsp.delimiters import Delimiters
 from lsp.delimiters import vocabulary as vocabulary_of
 from lsp.models import Transformer, load_tokenizer
-from lsp.schedulers import refuse, scheduler_of
+from lsp.schedulers import scheduler_of
 from lsp.text import Writer
 from lsp_kernels import Vocabulary
 from lsp_kernels.rule import as_integer
@@ -168,7 +168,6 @@ class Run:
         self.total = len(self.prompts) * as_integer("max_new_tokens", max_new_tokens, 0)
         self.vocabulary = self._vocabulary(vocabulary, delimiters)
         self.scheduler = scheduler_of(scheduler, snap=self.vocabulary.has_delimiters)
-        refuse(self.scheduler, self.options.lookahead)
         stops = [stop] if isinstance(stop, str) else list(stop)
         if stops and self.tokenizer is None:
             raise ValueError("Invalid stop: expected none without a tokenizer, got stop strings")

@@ -6,9 +6,9 @@ positions and the tokens to write there, at least one. It keeps nothing between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -187,6 +187,8 @@ class Prophet:
             as_integer("region", self.region, 1)
 
     def __call__(self, scores: Scores) -> list[Chosen]:
+        if any(canvas.options.lookahead is not None for canvas in scores.canvases):
+            raise ValueError("Invalid lookahead: expected None with Prophet, which commits everything, got a number")
         masks = [canvas.masks_in_pass for canvas in scores.canvases]
         found = zip(scores.canvases, masks, scores.stats(masks), strict=True)
         return [self._choose(canvas, where, stats) for canvas, where, stats in found]
@@ -225,9 +227,3 @@ def scheduler_of(given: Scheduler | str | None, *, snap: bool = True) -> Schedul
     if not callable(given) or isinstance(given, type):
         raise TypeError(f"Invalid scheduler: expected a scheduler or its name, got {given!r}")
     return given
-
-
-def refuse(scheduler: Any, lookahead: Sequence[int] | int | None) -> None:
-    """Refuses options of the loop that a scheduler cannot work with."""
-    if isinstance(scheduler, Prophet) and lookahead is not None:
-        raise ValueError("Invalid lookahead: expected None with Prophet, which commits everything, got a number")

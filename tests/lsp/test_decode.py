@@ -50,16 +50,6 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture(scope="module")
-def folder(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return case.save(tmp_path_factory.mktemp("checkpoint"))
-
-
-@pytest.fixture(scope="module")
-def exact(folder: Path) -> Transformer:
-    return lsp.load(folder, dtype=torch.float64)
-
-
-@pytest.fixture(scope="module")
 def single(folder: Path) -> Transformer:
     return lsp.load(folder, dtype=torch.float32)
 

@@ -32,16 +32,6 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
-@pytest.fixture(scope="module")
-def folder(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return case.save(tmp_path_factory.mktemp("checkpoint"))
-
-
-@pytest.fixture(scope="module")
-def exact(folder: Path) -> Transformer:
-    return lsp.load(folder, dtype=torch.float64)
-
-
 def borders(*lengths: int) -> Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
