@@ -21,6 +21,7 @@ from lsp.schedulers import (
     Threshold,
     TopK,
 )
+from lsp.trace import Trace, trace
 
 __all__ = [
     "DecodingError",
@@ -34,6 +35,7 @@ __all__ = [
     "ScatteredMargin",
     "Threshold",
     "TopK",
+    "Trace",
     "adapt",
     "decode",
     "delimiter_ids",
@@ -47,5 +49,6 @@ __all__ = [
     "schedulers",
     "stop_ids",
     "stream",
+    "trace",
     "vocabulary",
 ]

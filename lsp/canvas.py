@@ -35,6 +35,8 @@ class Canvas:
         How many passes it took part in so far, and with how many token positions in all.
     commits : list of int
         How many tokens each of these passes committed.
+    steps : int64 array
+        Which pass, from 0, committed the token of each position; -1 of the prompt and of masks.
     """
 
     def __init__(self, prompt: Sequence[int], max_new_tokens: int, mask: int, shifted: bool, options: Options) -> None:
@@ -42,6 +44,7 @@ class Canvas:
         self.tokens = np.full(len(prompt) + max_new_tokens, mask, dtype=np.int64)
         self.tokens[: self.prompt] = prompt
         self.masked = np.arange(len(self.tokens)) >= self.prompt
+        self.steps = np.full(len(self.tokens), -1, dtype=np.int64)
         self.end, self.frozen, self.append = len(self.tokens), 0, 0
         self.masks_at_start = max_new_tokens
         self.passes, self.positions = 0, 0
@@ -116,6 +119,7 @@ class Canvas:
         if not len(where) or not self.masked[where].all():
             raise ValueError(f"Invalid choice of the scheduler: expected masks, at least one, got {list(where)}")
         self.tokens[where], self.masked[where] = what, False
+        self.steps[where] = self.passes
         self.commits.append(len(where))
         ends = [int(p) for p, token in zip(where, what, strict=True) if int(token) in stops]
         if ends:

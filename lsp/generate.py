@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from operator import index
 from typing import Any, NoReturn
+
+import numpy as np
 
 from lsp.adapt import adapt
 from lsp.canvas import Canvas
@@ -35,8 +37,8 @@ class Generation:
         All committed tokens, a stop included.
     finished : bool
         Whether it ended by a stop token or a stop string, and not by its length.
-    commits : list of int
-        How many tokens each pass committed.
+    steps : list of int
+        Which pass, from 0, committed each token.
     passes, positions : int
         Passes of the model, and the token positions that went through it in all of them.
     seconds : dict
@@ -48,12 +50,17 @@ class Generation:
     text: str | None
     tokens: list[int]
     finished: bool
-    commits: list[int]
+    steps: list[int]
     passes: int
     positions: int
     seconds: dict[str, float]
     scheduler: Scheduler
     options: Options
+
+    @property
+    def commits(self) -> list[int]:
+        """How many of the tokens each pass committed."""
+        return np.bincount(self.steps, minlength=self.passes).tolist() if self.steps else [0] * self.passes
 
     @property
     def tokens_per_pass(self) -> float:
@@ -159,6 +166,7 @@ class Run:
         stop: str | Sequence[str] = (),
         seed: int | Sequence[int] = 0,
         options: dict[str, Any] | None = None,
+        watch: Callable[[Scheduler], Scheduler] | None = None,
         **more: Any,
     ) -> None:
         self.options = options_of({**(options or {}), **more})
@@ -174,8 +182,9 @@ class Run:
         seeds = seed if isinstance(seed, Sequence) else [index(seed) + i for i in range(len(self.prompts))]
         if len(seeds) != len(self.prompts):
             raise ValueError(f"Invalid seed: expected a number or {len(self.prompts)} of them, got {len(seeds)}")
+        self.loop_scheduler = self.scheduler if watch is None else watch(self.scheduler)
         self._loop = decode(
-            self.model, self.prompts, max_new_tokens, self.scheduler, self.vocabulary, self.options, seeds
+            self.model, self.prompts, max_new_tokens, self.loop_scheduler, self.vocabulary, self.options, seeds
         )
         self.state: Progress = next(self._loop)  # checks the prompts
         self.writers = [Writer(canvas, self.tokenizer, stops) for canvas in self.state.canvases]
@@ -219,7 +228,7 @@ class Run:
             writer.text if self.tokenizer is not None else None,
             tokens,
             stopped or writer.stopped,
-            canvas.commits,
+            canvas.steps[canvas.prompt : canvas.first_mask].tolist(),
             canvas.passes,
             canvas.positions,
             seconds,

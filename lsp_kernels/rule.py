@@ -142,13 +142,17 @@ class PrefixRule:
         return torch.where(longest > 0, longest, hi)
 
     def snap_to_delimiter(self, delimiter: Tensor, lengths: Tensor, candidate: Tensor) -> Tensor:
-        """The last delimiter within the window before the candidate's end, or what ``no_delimiter`` says."""
+        """The end of the last delimiter, or what ``no_delimiter`` says."""
         if not self.snap:
             return candidate
-        back = candidate[:, None] - lengths
-        last = (lengths * (delimiter & (back >= 0) & (back <= self.window))).amax(1)
+        last = self.last_delimiter(delimiter, lengths, candidate)
         otherwise = candidate if self.no_delimiter == "keep" else torch.full_like(candidate, self.min_length)
         return torch.where(last > 0, last, otherwise)
+
+    def last_delimiter(self, delimiter: Tensor, lengths: Tensor, candidate: Tensor) -> Tensor:
+        """j*: the last delimiter within the window before the candidate's end, 0 without one."""
+        back = candidate[:, None] - lengths
+        return (lengths * (delimiter & (back >= 0) & (back <= self.window))).amax(1)
 
     def cut_at_stop(self, stop: Tensor, lengths: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """Ends right after the first stop, if the committed tokens hold one."""
