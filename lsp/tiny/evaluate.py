@@ -8,7 +8,6 @@ Decoding is uncached, by the project's own loop.
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,20 +16,13 @@ from typing import Any
 import torch
 
 import lsp
+from lsp.intervals import wilson
 from lsp.models import Transformer
 from lsp.schedulers import Full, Threshold
 from lsp.tiny import CHECKPOINT
 from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
 
 BATCH = 50
-
-
-def wilson(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of `right` out of `n`."""
-    share, spread = right / n, z * z / n
-    centre = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def decode(

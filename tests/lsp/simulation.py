@@ -122,7 +122,8 @@ def choose(
         taken = set(here[:length])
         if scheduler.islands is not None:
             sure = {p for p in here if rows[p].margin >= np.float32(scheduler.islands)}
-            if margins[0] < np.float32(scheduler.rule.floor):
+            below = scheduler.rule.floor if scheduler.stuck_below is None else scheduler.stuck_below
+            if margins[0] < np.float32(below):
                 if sure:
                     taken = sure
                 elif scheduler.stuck == "best":

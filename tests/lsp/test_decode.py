@@ -312,6 +312,8 @@ def test_islands_are_committed_instead_of_a_forced_first_token() -> None:
     assert commits(islands=5.0) == [[4], [1], [2], [3], [5]]
     assert commits(islands=9.0) == [[1], [2], [3], [4], [5]]
     assert commits(islands=9.0, stuck="best") == [[4], [2], [5], [3], [1]]
+    assert commits(islands=4.0, stuck_below=1.5) == [[2, 4], [1], [3], [5]]
+    assert commits(islands=4.0, stuck_below=1.0) == [[1], [2], [3], [4], [5]]
 
 
 def test_a_sure_stop_is_an_island_at_any_time_and_drops_the_tail() -> None:

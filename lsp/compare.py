@@ -1,0 +1,176 @@
+"""Schedulers on the same problems in the same run: accuracy, passes, positions, time against Full, flip rate.
+
+The problems are decoded in chunks, every setting on a chunk before the next chunk, in an order that changes: what
+disturbs the machine for a while disturbs all of them alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lsp.decode import Options, Scheduler
+from lsp.generate import Generation, generate
+from lsp.intervals import wilson
+from lsp.problems import Problems
+from lsp.schedulers import Factor, FixedPrefix, Full, LongestStablePrefix, Prophet, ScatteredMargin, Threshold
+from lsp.trace import Trace, flip_rate, trace
+from lsp_kernels import PrefixRule
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A scheduler with the options of the loop, under a name."""
+
+    name: str
+    scheduler: Scheduler
+    options: Options = field(default_factory=Options)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """For `lsp.generate`."""
+        return {"scheduler": self.scheduler, **vars(self.options)}
+
+
+@dataclass
+class Result:
+    """One setting on all problems; lists have one item per problem, in their order.
+
+    Attributes
+    ----------
+    right, passes, positions, tokens : lists
+        Whether it is solved, and what it cost; `tokens` that were committed, a stop included.
+    seconds : list of float
+        Of each chunk of problems.
+    flips : float or None
+        `lsp.trace.flip_rate` of the first problems, if it was asked for.
+    """
+
+    setting: Setting
+    right: list[bool] = field(default_factory=list)
+    passes: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    flips: float | None = None
+
+    @property
+    def accuracy(self) -> float:
+        return sum(self.right) / len(self.right)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(sum(self.right), len(self.right))
+
+    def speed_up(self, baseline: Result) -> float:
+        """How much faster than the baseline: the median over the chunks."""
+        return statistics.median(theirs / ours for theirs, ours in zip(baseline.seconds, self.seconds, strict=True))
+
+
+def paper_settings(block_length: int = 16) -> list[Setting]:
+    """The rows of the paper's tables and what else is known to be good, each with an early stop. Full comes first."""
+    paper, guarded = PrefixRule(), PrefixRule.guarded()
+    blocks = Options(block_length=block_length)
+    prophet = Prophet()
+    return [
+        Setting("Full", Full()),
+        Setting(f"Full, blocks of {block_length}", Full(), blocks),
+        *(Setting(f"Fixed prefix {k}", FixedPrefix(k)) for k in (1, 2, 4, 8)),
+        Setting("LSP, the paper's rule", LongestStablePrefix(paper)),
+        Setting("LSP, the paper's rule, no snapping", LongestStablePrefix(replace(paper, snap=False))),
+        Setting("Scattered-Margin", ScatteredMargin(paper)),
+        Setting(f"LSP, floor {guarded.floor:g}", LongestStablePrefix(guarded, islands=None)),
+        Setting(f"LSP, floor {guarded.floor:g}, no snapping", LongestStablePrefix(replace(guarded, snap=False))),
+        Setting("LSP, floor and islands (the default)", LongestStablePrefix.guarded()),
+        Setting("Threshold 0.9", Threshold(0.9)),
+        Setting(f"Threshold 0.9, blocks of {block_length}", Threshold(0.9), blocks),
+        Setting("Threshold 0.9, Fast-dLLM's cache", Threshold(0.9), replace(blocks, cache="block")),
+        Setting("Factor 1.0", Factor(1.0)),
+        Setting("Prophet", prophet),
+        Setting(f"Prophet, blocks of {block_length}", prophet, blocks),
+    ]
+
+
+def with_tail(setting: Setting) -> Setting:
+    """The same without an early stop, as LLaDA and Fast-dLLM publish it: the tail of stops is decoded too."""
+    return replace(setting, options=replace(setting.options, stop_early=False))
+
+
+def compare(
+    model: Any,
+    problems: Problems,
+    settings: Sequence[Setting],
+    *,
+    max_new_tokens: int,
+    batch: int = 25,
+    flips: int = 0,
+    advance: Callable[[], None] = lambda: None,
+    **arguments: Any,
+) -> list[Result]:
+    """Decodes all problems under every setting.
+
+    Parameters
+    ----------
+    model
+        As in `lsp.generate`, which also takes the `arguments`.
+    problems : Problems
+    settings : sequence of Setting
+    max_new_tokens : int
+    batch : int
+        Problems that are decoded together; passes and positions do not depend on it, seconds do.
+    flips : int
+        Of how many problems the flip rate is measured, in runs of their own that are not timed.
+    advance : callable
+        Called `steps_of(problems, settings, batch, flips)` times.
+    """
+    results = [Result(setting) for setting in settings]
+    texts: list[list[str]] = [[] for _ in settings]
+    generate(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **settings[0].arguments, **arguments)
+    for number, chunk in enumerate(chunks(problems.prompts, batch)):
+        for i in _rotated(range(len(settings)), number):
+            begin = time.perf_counter()
+            out = generate(model, chunk, max_new_tokens=max_new_tokens, **settings[i].arguments, **arguments)
+            results[i].seconds.append(time.perf_counter() - begin)
+            _count(results[i], out)
+            texts[i] += [generation.text or "" for generation in out]
+            advance()
+    for result, answers in zip(results, texts, strict=True):
+        result.right = problems.judge(answers)
+        if flips:
+            result.flips = measure_flips(model, problems, result.setting, flips, batch, max_new_tokens, arguments)
+            advance()
+    return results
+
+
+def steps_of(problems: Problems, settings: Sequence[Setting], batch: int, flips: int) -> int:
+    """How often `compare` calls `advance`."""
+    return len(settings) * (len(list(chunks(problems.prompts, batch))) + (flips > 0))
+
+
+def measure_flips(
+    model: Any, problems: Problems, setting: Setting, n: int, batch: int, max_new_tokens: int, arguments: dict[str, Any]
+) -> float:
+    """The flip rate of the first problems: of the answers where stops end them, else of the tail too."""
+    traces: list[Trace] = []
+    for chunk in chunks(problems.prompts[:n], batch):
+        traces += trace(model, chunk, max_new_tokens=max_new_tokens, **setting.arguments, **arguments)
+    return flip_rate(traces, tail=not setting.options.stop_early)
+
+
+def chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    for i in range(0, len(items), size):
+        yield list(items[i : i + size])
+
+
+def _count(result: Result, out: Sequence[Generation]) -> None:
+    result.passes += [generation.passes for generation in out]
+    result.positions += [generation.positions for generation in out]
+    result.tokens += [len(generation.tokens) for generation in out]
+
+
+def _rotated(items: Sequence[int], by: int) -> list[int]:
+    at = by % len(items)
+    return [*items[at:], *items[:at]]

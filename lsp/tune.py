@@ -1,0 +1,165 @@
+"""Every scheduler on the same grid of options: who is on the frontier of accuracy against cost, and who is beaten.
+
+A grid is run on development problems; what is good there is run again on fresh ones. Results are JSON lines, one for
+each task and setting, so that a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from lsp.compare import Setting, compare
+from lsp.decode import Options
+from lsp.intervals import wilson
+from lsp.plot import frontier
+from lsp.problems import Problems
+from lsp.schedulers import Factor, Full, LongestStablePrefix, Prophet, Threshold
+from lsp_kernels import PrefixRule
+
+COSTS = ("passes", "positions")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setting of a family of schedulers."""
+
+    family: str
+    setting: Setting
+
+    @property
+    def name(self) -> str:
+        return self.setting.name
+
+
+def loops(*, lookahead: bool = True) -> list[Options]:
+    """The grid of loop options, for every scheduler the same; Prophet knows no lookahead."""
+    out = []
+    for block_length, ahead in product((None, 8, 16, 32), (None, 32) if lookahead else (None,)):
+        base = Options(block_length=block_length, lookahead=ahead)
+        out += [base, replace(base, refresh_every=4), replace(base, cache="none")]
+        if block_length is not None:
+            out.append(replace(base, cache="block"))
+    return [*out, Options(stop_early=False)]
+
+
+def prefixes() -> list[LongestStablePrefix]:
+    """The grid of the longest stable prefix that is run with every loop: floors, with and without islands."""
+    rules = [PrefixRule(floor=floor, beta=1.0, snap=False) for floor in (3.0, 4.0, 5.0)]
+    islands: list[dict[str, Any]] = [
+        {},
+        {"islands": 2.0, "stuck_below": 1.5},
+        {"islands": 2.0, "stuck_below": 2.0},
+        {"islands": 3.0, "stuck_below": 3.0},
+    ]
+    return [LongestStablePrefix(rule, **each) for rule, each in product(rules, islands)]
+
+
+def variants(rule: PrefixRule, islands: float) -> list[LongestStablePrefix]:
+    """One preset and its neighbours, in every parameter of the rule and of islands."""
+    near = [
+        *({"floor": floor} for floor in (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 8.0)),
+        *({"snap": True, "no_delimiter": "keep", "window": window} for window in (1, 2, 4, 8, 16)),
+        *({"snap": True, "no_delimiter": "minimum", "window": window} for window in (4, 16)),
+    ]
+    rules = list(dict.fromkeys([rule, *(replace(rule, **change) for change in near)]))
+    capped = [replace(rule, beta=beta) for beta in (0.25, 0.5, 0.75)]
+    return [
+        *(LongestStablePrefix(each, islands) for each in rules),
+        *(LongestStablePrefix(each) for each in (*rules, *capped)),
+        *(LongestStablePrefix(rule, level) for level in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0) if level != islands),
+        *(LongestStablePrefix(rule, level, "best") for level in (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)),
+    ]
+
+
+def grid() -> list[Candidate]:
+    """Every family on every loop."""
+    families: dict[str, Sequence[Any]] = {
+        "Full": [Full()],
+        "LSP": prefixes(),
+        "Threshold": [Threshold(p) for p in (0.8, 0.9, 0.95, 0.98, 0.99, 0.995)],
+        "Factor": [Factor(f) for f in (0.1, 0.25, 0.5, 1.0)],
+        "Prophet": [Prophet((7.5 * k, 5.0 * k, 2.5 * k)) for k in (0.5, 1.0, 2.0)],
+    }
+    out = [
+        Candidate(family, Setting(describe(scheduler, options), scheduler, options))
+        for family, schedulers in families.items()
+        for scheduler, options in product(schedulers, loops(lookahead=family != "Prophet"))
+    ]
+    return out
+
+
+def describe(scheduler: Any, options: Options) -> str:
+    """A name for a setting: what differs from the defaults."""
+    words = [type(scheduler).__name__]
+    words += _changes(scheduler)
+    words += _changes(options)
+    return " ".join(words)
+
+
+def _changes(thing: Any) -> Iterator[str]:
+    for f in fields(thing):
+        value = getattr(thing, f.name)
+        if isinstance(value, PrefixRule):
+            yield from _changes(value)
+        elif value != f.default and f.init:
+            yield f"{f.name}={value}"
+
+
+def run(
+    model: Any,
+    problems: Problems,
+    candidates: Iterable[Candidate],
+    path: Path,
+    *,
+    max_new_tokens: int,
+    batch: int = 50,
+    about: dict[str, Any],
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """Adds a line for every candidate that the file does not have yet for these problems."""
+    done = {(row["task"], row["name"], row["n"]) for row in read(path)} if path.exists() else set()
+    with path.open("a", encoding="utf-8") as out:
+        for candidate in candidates:
+            if (problems.name, candidate.name, len(problems)) not in done:
+                (result,) = compare(model, problems, [candidate.setting], max_new_tokens=max_new_tokens, batch=batch)
+                row = {
+                    "task": problems.name,
+                    "n": len(problems),
+                    "family": candidate.family,
+                    "name": candidate.name,
+                    "passes": mean(result.passes),
+                    "positions": mean(result.positions),
+                    "right": "".join(str(int(right)) for right in result.right),
+                }
+                out.write(json.dumps(about | row) + "\n")
+                out.flush()
+            advance()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run, with accuracies and their intervals."""
+    out = []
+    for line in path.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        solved = row["right"].count("1")
+        row["low"], row["high"] = wilson(solved, row["n"])
+        out.append(row | {"accuracy": solved / row["n"]})
+    return out
+
+
+def worth_another_look(rows: Sequence[dict[str, Any]], slack: float) -> set[str]:
+    """The names of the settings that no other of their family beats by more than `slack` at no more cost, on any task."""
+    kept = set()
+    for family, task, cost in product({r["family"] for r in rows}, {r["task"] for r in rows}, COSTS):
+        of_family = [row for row in rows if row["family"] == family and row["task"] == task]
+        for row in of_family:
+            rivals = (other["accuracy"] for other in of_family if other[cost] <= row[cost])
+            if row["accuracy"] + slack >= max(rivals):
+                kept.add(row["name"])
+    return kept
