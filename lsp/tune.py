@@ -17,7 +17,6 @@ from typing import Any
 from lsp.compare import Setting, compare
 from lsp.decode import Options
 from lsp.intervals import wilson
-from lsp.plot import frontier
 from lsp.problems import Problems
 from lsp.schedulers import Factor, Full, LongestStablePrefix, Prophet, Threshold
 from lsp_kernels import PrefixRule

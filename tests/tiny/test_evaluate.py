@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import lsp
-from lsp.tiny import tokenizer as tokens
 from lsp.intervals import wilson
+from lsp.tiny import tokenizer as tokens
 from lsp.tiny.evaluate import decode, main, score, summarise
 from lsp.tiny.model import Config, TinyModel
 from lsp.tiny.tasks import TASKS, generate

@@ -1,0 +1,67 @@
+"""Problems come from the embedded tasks or from a file, and are judged by what the answers say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lsp.problems import load_problems, same_number
+from lsp.tiny import tasks
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_embedded_tasks_are_judged_by_their_programs() -> None:
+    drawn = list(tasks.generate("countdown", 3, split="dev", seed=4))
+    problems = load_problems("countdown", 3, split="dev", seed=4)
+    assert problems.prompts == [problem.prompt for problem in drawn]
+    assert problems.judge([drawn[0].answer, "nonsense", drawn[2].answer]) == [True, False, True]
+
+
+def test_a_file_in_the_form_of_gsm8k_is_judged_by_the_last_number(tmp_path: Path) -> None:
+    file = write(tmp_path / "gsm.jsonl", {"question": "How many?", "answer": "2 * 3 = 6\n#### 1,006"})
+    problems = load_problems(file, 10)
+    assert (problems.name, problems.prompts) == ("gsm", ["How many?"])
+    assert problems.judge(["So it is 1006."]) == [True]
+    assert problems.judge(["It is 1007."]) == problems.judge(["No idea."]) == [False]
+
+
+def test_other_files_are_judged_as_asked(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", {"prompt": "p", "answer": "yes "}, {"prompt": "q", "answer": "no"})
+    assert load_problems(file, 2).judge(["yes", "no, not"]) == [True, False]
+    assert load_problems(file, 2, judge="contains").judge(["oh yes!", "no, not"]) == [True, True]
+    assert len(load_problems(file, 1)) == 1
+
+
+def test_prompts_of_a_file_can_be_chats(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", {"prompt": "p", "answer": "a"})
+    assert load_problems(file, 1, chat=True).prompts == [[{"role": "user", "content": "p"}]]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "same"),
+    [("-3", "#### -3", True), ("3.50", "3.5", True), ("", "3", False), ("1,200 clips", "1200", True), ("12", "2", False)],
+)
+def test_numbers_are_compared_as_numbers(text: str, answer: str, same: bool) -> None:
+    assert same_number(text, answer) == same
+
+
+def test_what_is_wrong_with_a_task_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Invalid task: expected arithmetic, .* got 'chess'"):
+        load_problems("chess", 1)
+    with pytest.raises(ValueError, match="Invalid n: expected at least one problem, got 0"):
+        load_problems("code", 0)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "p", "answer": "a"}\n{"prompt": "p"}\n')
+    with pytest.raises(ValueError, match=r"broken.jsonl, line 2: expected an object"):
+        load_problems(broken, 5)
+    broken.write_text("")
+    with pytest.raises(ValueError, match="got an empty file"):
+        load_problems(broken, 5)
+    with pytest.raises(ValueError, match="Invalid judge: expected number, exact, contains, got 'taste'"):
+        load_problems(write(tmp_path / "a.jsonl", {"prompt": "p", "answer": "a"}), 1, judge="taste")
