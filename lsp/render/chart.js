@@ -1,7 +1,7 @@
 // The margins of a pass as bars, one column for every position, so that a column stays where it is from pass to pass.
 
-const HEIGHT = 150;
-const TOP = 18; // room for the marks
+const HEIGHT = 164;
+const TOP = 30; // room for two rows of marks
 const STRIP = 8; // the state of every position, under the bars
 const NARROWEST = 6;
 
@@ -22,7 +22,8 @@ function axisTop(trace) {
   const all = trace.steps.flatMap((step) => step.margins.filter((margin) => margin !== null)).sort((a, b) => a - b);
   const most = all.length ? all[Math.floor(0.8 * (all.length - 1))] : 1;
   const lines = [trace.level, trace.islands].filter((value) => value !== null && value < 1e300);
-  return nice(Math.max(1e-3, most, ...lines.map((value) => 2 * value)));
+  if (!lines.length) return nice(Math.max(1e-3, most));
+  return nice(Math.max(1e-3, 2 * Math.max(...lines), Math.min(most, 5 * lines[0])));
 }
 
 function nice(value) {
@@ -35,8 +36,9 @@ function levels(trace, step) {
   const out = [];
   const level = step.rule ? step.rule.tau : trace.level;
   const name = trace.measure === "confidence" ? "p" : trace.level === null ? "τ" : "floor";
-  if (level !== null) out.push({ kind: "level", label: `${name} ${number(level)}`, value: level });
-  if (trace.islands !== null) out.push({ kind: "islands", label: `islands ${number(trace.islands)}`, value: trace.islands });
+  const add = (kind, label, value, under) => out.push({ kind, label: `${label} ${number(value)}`, value, under });
+  if (level !== null) add("level", name, level, trace.islands !== null && trace.islands >= level);
+  if (trace.islands !== null) add("islands", "islands", trace.islands, false);
   return out.filter(({ value }) => value < 1e300);
 }
 
@@ -66,7 +68,7 @@ function drawChart(trace, k, all, width) {
   for (const { kind, value } of levels(trace, step)) {
     out.append(svg("line", { class: `line ${kind}`, x1: 0, x2: column * all.length, y1: y(value), y2: y(value) }));
   }
-  for (const [at, names] of marks(trace, step)) out.append(...flag(at, names, column, base, all.length));
+  out.append(...flags(marks(trace, step), column, base, all.length));
   return { out, y, column };
 }
 
@@ -91,16 +93,31 @@ function minimum(trace, step, y, column) {
   return svg("path", { class: "minimum", d: path.join("") });
 }
 
-function flag(at, names, column, base, columns) {
-  const x = (at + 1) * column - 0.5;
-  const left = at > columns / 2;
-  const label = svg("text", { class: "mark", x: left ? x - 4 : x + 4, y: 9, "text-anchor": left ? "end" : "start" });
-  label.textContent = names.join(" = ");
-  return [svg("line", { class: "mark", x1: x, x2: x, y1: 1, y2: base }), label];
+/** Vertical marks; a label that would run into the one before it goes a row further down. */
+function flags(found, column, base, columns) {
+  const ends = [-Infinity, -Infinity];
+  const lines = [];
+  const labels = [];
+  for (const [at, names] of [...found].sort(([a], [b]) => a - b)) {
+    const text = names.join(" = ");
+    const x = (at + 1) * column - 0.5;
+    const width = 8 + 7 * text.length;
+    const left = x + width > column * columns;
+    const begin = left ? x - width : x;
+    const row = begin < ends[0] ? 1 : 0;
+    ends[row] = begin + width;
+    const label = svg("text", { class: "mark", x: left ? x - 4 : x + 4, y: 10 + 13 * row });
+    label.setAttribute("text-anchor", left ? "end" : "start");
+    label.textContent = text;
+    labels.push(label);
+    lines.push(svg("line", { class: "mark", x1: x, x2: x, y1: 1 + 13 * row, y2: base }));
+  }
+  return [...lines, ...labels];
 }
 
 function summary(trace, step) {
-  const values = trace.measure === "confidence" ? step.confidence : step.margins.map((m) => (m === null ? Infinity : m));
+  const given = trace.measure === "confidence" ? step.confidence : step.margins;
+  const values = given.map((value) => (value === null ? Infinity : value));
   const lines = levels(trace, step).map(({ label }) => label);
   const range = `from ${number(Math.min(...values))} to ${number(Math.max(...values))}`;
   return [`${trace.measure} of ${count(values.length, "mask")}, ${range}`, ...lines].join("; ");

@@ -37,7 +37,7 @@ def page(traces: Sequence[Trace], *, title: str = TITLE) -> str:
     if not traces:
         raise ValueError("Invalid traces: expected at least one, got none")
     style = _read("trace.css")
-    script = '"use strict";\n' + "\n".join(map(_read, SCRIPTS))
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_read, SCRIPTS)) + "})();\n"
     parts = {
         "title": html.escape(title),
         "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'",

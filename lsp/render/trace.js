@@ -4,6 +4,8 @@ function view(trace, together) {
   const root = document.getElementById("trace").content.firstElementChild.cloneNode(true);
   const part = Object.fromEntries([...root.querySelectorAll("[data-is]")].map((node) => [node.dataset.is, node]));
   const last = trace.steps.length - 1;
+  const caption = captionOf(trace);
+  let ended = false;
   let shown = -1;
   let all = [];
 
@@ -15,7 +17,7 @@ function view(trace, together) {
   part.rate.textContent = (trace.tokens.length / Math.max(1, trace.passes)).toFixed(1);
   const options = Object.entries(trace.options).map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
   part.settings.textContent = [trace.scheduler, "", ...options].join("\n");
-  part.measure.textContent = trace.measure === "confidence" ? "Confidence of the open masks" : "Margins of the open masks";
+  part.measure.textContent = `${trace.measure === "confidence" ? "Confidence" : "Margins"} of the open masks`;
   if (!together) showPrompt(part.prompt, trace);
   drawAnswer(part.answer, trace);
   part.values.addEventListener("toggle", () => drawTable());
@@ -29,7 +31,7 @@ function view(trace, together) {
 
   function highlight(at) {
     for (const node of root.querySelectorAll(".pointed")) node.classList.remove("pointed");
-    part.readout.textContent = at === null || !all[at] ? "" : describe(trace, all[at]);
+    part.readout.textContent = at === null || !all[at] ? caption : describe(trace, all[at]);
     if (at === null) return;
     for (const node of root.querySelectorAll(`[data-at="${at}"]`)) node.classList.add("pointed");
   }
@@ -47,8 +49,8 @@ function view(trace, together) {
     const labels = ticks.map((value) => place(make("span", "tick", number(value)), drawn.y(value)));
     part.axis.replaceChildren(...labels);
     const plot = part.scroll.parentElement;
-    plot.replaceChildren(part.scroll, ...levels(trace, trace.steps[shown]).map(({ kind, label, value }) =>
-      place(make("span", `label ${kind}`, label), drawn.y(value))));
+    plot.replaceChildren(part.scroll, ...levels(trace, trace.steps[shown]).map(({ kind, label, value, under }) =>
+      place(make("span", `label ${kind}${under ? " under" : ""}`, label), drawn.y(value))));
     const open = all.findIndex((cell) => cell.rank !== undefined);
     part.scroll.scrollLeft = Math.max(0, (open - 2) * drawn.column);
   }
@@ -60,13 +62,14 @@ function view(trace, together) {
       part.sentence.setAttribute("aria-live", on ? "polite" : "off");
     },
     show(k) {
-      const finished = k > last;
+      const over = k > last;
       k = Math.min(k, last);
-      part.heading.textContent = finished ? `Finished in pass ${last + 1}` : `Pass ${k + 1}`;
-      if (k < 0 || k === shown) return;
+      if (k === shown && over === ended) return;
+      ended = over;
+      part.sentence.textContent = last < 0 ? "No pass was needed." : over ? finished(trace) : sentence(trace, k);
+      if (k === shown) return;
       shown = k;
       all = cells(trace, k);
-      part.sentence.textContent = sentence(trace, k);
       part.sequence.setAttribute("aria-label", `The sequence after pass ${k + 1}`);
       drawSequence(part.sequence, trace, k, all);
       drawPlot();
@@ -114,11 +117,11 @@ function drawSequence(node, trace, k, all) {
     const chip = make("span", `chip ${cell.state}`);
     chip.dataset.at = cell.at;
     chip.title = describe(trace, cell);
-    if (cell.state === "dropped") fill(chip, `${count(many, "position")} dropped`);
+    if (cell.state === "dropped") chip.textContent = `${count(many, "position")} dropped`;
     else if (many > 3) fill(chip, `${pieceOf(trace, cell.token)}×${many}`);
     else fill(chip, pieceOf(trace, cell.token));
     if (isStop(trace, cell.token)) chip.classList.add("stop");
-    out.push(chip);
+    out.push(make("wbr"), chip);
     if (many > 3 || cell.state === "dropped") i = end - 1;
     if (flags.has(i)) out.push(make("span", "mark", flags.get(i).join(" = ")));
   }
@@ -128,9 +131,10 @@ function drawSequence(node, trace, k, all) {
 /** Where a run of dropped positions, or of masks that all predict a stop, ends; a mark ends it too. */
 function sameFrom(trace, all, begin, flags) {
   const { state, token } = all[begin];
-  if (state !== "dropped" && !(["masked", "cut"].includes(state) && (token === null || isStop(trace, token)))) return begin + 1;
+  const open = (state === "masked" || state === "cut") && (token === null || isStop(trace, token));
+  const same = (cell) => cell.state === state && (!open || (cell.token === token && !flags.has(cell.at - 1)));
   let end = begin + 1;
-  while (end < all.length && all[end].state === state && (state === "dropped" || (all[end].token === token && !flags.has(end - 1)))) end += 1;
+  if (open || state === "dropped") while (end < all.length && same(all[end])) end += 1;
   return end;
 }
 
@@ -138,6 +142,7 @@ function drawAnswer(node, trace) {
   const passes = Math.max(1, trace.passes - 1);
   trace.tokens.forEach((token, at) => {
     const pass = trace.passOf[at];
+    node.append(make("wbr"));
     if (pass !== trace.passOf[at - 1]) node.append(make("sup", "", String(pass + 1)));
     const chip = fill(make("span", "chip by-pass"), pieceOf(trace, token));
     chip.style.setProperty("--late", `${Math.round((100 * pass) / passes)}%`);
@@ -158,8 +163,8 @@ function table(trace, rows) {
   const body = out.createTBody();
   for (const cell of rows) {
     const row = body.insertRow();
-    const texts = [cell.at + 1, textOf(trace, [cell.token]), number(cell.margin), probability(cell.confidence), STATES[cell.state]];
-    for (const text of texts) row.insertCell().textContent = text;
+    const texts = [cell.at + 1, textOf(trace, [cell.token]), number(cell.margin), probability(cell.confidence)];
+    for (const text of [...texts, STATES[cell.state]]) row.insertCell().textContent = text;
   }
   return out;
 }
@@ -183,7 +188,8 @@ function start() {
 }
 
 function control(views, passes) {
-  const [slider, output, previous, next, play] = ["pass", "count", "previous", "next", "play"].map((id) => document.getElementById(id));
+  const ids = ["pass", "count", "previous", "next", "play"];
+  const [slider, output, previous, next, play] = ids.map((id) => document.getElementById(id));
   let timer = null;
 
   function go(pass) {
@@ -199,9 +205,14 @@ function control(views, passes) {
 
   function playing(on) {
     clearInterval(timer);
-    timer = on ? setInterval(() => (Number(slider.value) < passes ? go(Number(slider.value) + 1) : playing(false)), 900) : null;
+    timer = on ? setInterval(advance, 900) : null;
     play.textContent = on ? "Pause" : "Play";
     for (const each of views) each.live(!on);
+  }
+
+  function advance() {
+    if (Number(slider.value) < passes) go(Number(slider.value) + 1);
+    else playing(false);
   }
 
   function move(pass) {

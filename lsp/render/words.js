@@ -36,36 +36,52 @@ function textOf(trace, tokens, longest = 70) {
   return letters.length > longest ? letters.slice(0, longest - 1).join("") + "…" : text;
 }
 
-function committed(trace, step) {
-  const tokens = new Map(step.chosen.map((position, i) => [position - trace.prompt.length, step.written[i]]));
+/** What was committed and not dropped at once by a stop. */
+function committed(trace, k) {
+  const { chosen, written } = trace.steps[k];
+  const pairs = chosen.map((position, i) => [position - trace.prompt.length, written[i]]);
+  const tokens = new Map(pairs.filter(([at]) => at < trace.ends[k + 1]));
   const groups = runs(tokens.keys());
   const parts = groups.slice(0, 6).map(([begin, end]) => {
     const inside = Array.from({ length: end - begin }, (_, i) => tokens.get(begin + i));
     return `“${textOf(trace, inside)}”`;
   });
   const where = groups.length > 1 ? ` in ${groups.length} places` : "";
-  const more = groups.length > parts.length ? " …" : "";
-  return `${count(step.chosen.length, "token")} committed${where}: ${parts.join(" ")}${more}`;
+  const more = groups.length > parts.length ? " and so on." : ".";
+  return `${count(tokens.size, "token")} committed${where}: ${parts.join(" ")}${more}`;
 }
 
 function sentence(trace, k) {
   const step = trace.steps[k];
   const waiting = step.positions.length - step.masks.length;
   const later = waiting ? ` in the block, ${waiting} after it` : "";
-  const out = [`${count(step.masks.length, "mask")}${later}.`];
+  const out = [`Pass ${k + 1}: ${count(step.masks.length, "mask")}${later}.`];
   out.push(step.rule ? byRule(trace, step) : byChoice(trace, step));
-  out.push(`${committed(trace, step)}.`);
+  out.push(committed(trace, k));
   const dropped = trace.ends[k] - trace.ends[k + 1];
-  if (dropped) out.push(`The ${dropped === 1 ? "position" : `${dropped} positions`} after the stop ${dropped === 1 ? "is" : "are"} dropped.`);
+  if (dropped) out.push(`${count(dropped, "position")} after the stop ${dropped === 1 ? "is" : "are"} dropped.`);
   return out.filter(Boolean).join(" ");
 }
 
+function finished(trace) {
+  const { passes, tokens } = trace;
+  const end = textOf(trace, tokens.slice(-12));
+  return `Finished in pass ${passes}: ${count(tokens.length, "token")}, “${end}” at the end.`;
+}
+
+function captionOf(trace) {
+  const line = trace.steps.some((step) => step.rule) ? "Solid line: the prefix minimum. " : "";
+  const block = trace.options.block_length ? "Pale: after the block. " : "";
+  return `${line}${block}${trace.measure === "confidence" ? "" : "Bars with a point go on beyond the axis."}`;
+}
+
 function byChoice(trace, step) {
+  if (trace.scheduler.startsWith("ScatteredMargin(")) return "Those with the largest margins are taken.";
   if (trace.measure !== "confidence" || trace.level === null) return "";
   const best = Math.max(...step.masks.map((_, j) => step.confidence[j]));
   const level = number(trace.level);
   if (best < Math.fround(trace.level)) return `No confidence reaches ${level}, so the best mask is taken.`;
-  return `Every confidence of at least ${level} is taken.`;
+  return `Those with a confidence of at least ${level} are taken.`;
 }
 
 function byRule(trace, step) {
@@ -74,8 +90,8 @@ function byRule(trace, step) {
   if (trace.level !== null && first !== null && first < trace.level) {
     const under = `The first margin ${number(first)} is under the floor ${floor}:`;
     if (trace.islands !== null && step.chosen.some((position) => marginAt(step, position) >= trace.islands)) {
-      const groups = runs(step.chosen);
-      return `${under} ${count(groups.length, "stable island")} of margins of at least ${number(trace.islands)} instead.`;
+      const islands = count(runs(step.chosen).length, "stable island");
+      return `${under} ${islands} of margins of at least ${number(trace.islands)} instead.`;
     }
     if (step.chosen[0] !== step.masks[0]) return `${under} the largest margin instead, as there is no island.`;
     return `${under} forced to commit ${step.rule.length === 1 ? "the first token" : `${step.rule.length} tokens`}.`;
@@ -85,14 +101,14 @@ function byRule(trace, step) {
 
 function candidate(trace, rule) {
   const { candidate: length, lo, hi, n, tau } = rule;
-  const reach = `L′ = ${length}`;
   if (trace.level !== null) {
     const end = length === n ? ", all masks" : length === hi ? ", as many as hi allows" : "";
-    return `The run of margins that reach the floor ${number(trace.level)} has ${reach}${end}`;
+    return `The run of margins at or above the floor ${number(trace.level)} has length ${length} (L′)${end}`;
   }
   const range = `Between lo = ${lo} and hi = ${hi}`;
-  if (tau !== null) return `${range}, the longest run above a threshold has ${reach} (τ = ${number(tau)})`;
-  return length === n ? `${range}: ${reach}, all masks` : `${range} no threshold ends a run, so ${reach} = hi`;
+  const run = `length ${length} (L′)`;
+  if (tau !== null) return `${range}, the longest run above a threshold has ${run}, with τ = ${number(tau)}`;
+  return length === n ? `${range}: ${run}, all masks` : `${range} no threshold ends a run, so L′ = hi`;
 }
 
 function cuts(trace, step) {

@@ -29,7 +29,9 @@ def notes(trace: Trace) -> list[str]:
     """What sets this run apart: the numbers of the scheduler, and the options that are not the default."""
     out = []
     if trace.scheduler.startswith("LongestStablePrefix("):
-        out.append("no floor" if trace.level is None else f"floor {trace.level:g}")
+        range_ = re.search(r"alpha=([^,]*), beta=([^,]*)", trace.scheduler)
+        paper = "no floor" + (f", α = {range_[1]}, β = {range_[2]}" if range_ else "")
+        out.append(paper if trace.level is None else f"floor {trace.level:g}")
     elif flat := re.fullmatch(r"(\w+)\(([^()]*)\)", trace.scheduler):
         out += [] if flat[1] == "Full" else [part.replace("=", " = ") for part in flat[2].split(", ") if part]
     if trace.islands is not None:
