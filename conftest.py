@@ -28,6 +28,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skips["gpu"] = "no GPU here"
     if "targets" not in config.getoption("-m"):
         skips["targets"] = "takes minutes: make test-targets"
+    if "browser" not in config.getoption("-m"):
+        skips["browser"] = "starts a browser: make test-browser"
     for item in items:
         for marker, reason in skips.items():
             if item.get_closest_marker(marker):

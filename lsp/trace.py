@@ -48,6 +48,8 @@ class RuleStep:
         Where the last delimiter in the window ends; None without one.
     length : int
         L.
+    window : int or None
+        How far back from the candidate's end a delimiter may lie; None if the rule does not snap.
     """
 
     n: int
@@ -58,6 +60,7 @@ class RuleStep:
     candidate: int
     snap: int | None
     length: int
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -217,6 +220,7 @@ def rule_step(rule: PrefixRule, margins: np.ndarray, tokens: np.ndarray, vocabul
         candidate=at,
         snap=int(snap) or None,
         length=int(length),
+        window=rule.window if rule.snap else None,
     )
 
 

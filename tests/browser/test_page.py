@@ -1,0 +1,255 @@
+"""The page of traces in a real browser. Run by ``make test-browser``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import lsp
+from lsp.render import html
+from tests import traces
+from tests.browser import chromium
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.browser
+
+NAMES = ("lsp", "threshold")
+SENTENCES = "[...document.querySelectorAll('[aria-live=polite]')].map(node => node.textContent)"
+SEQUENCES = "[...document.querySelectorAll('.sequence')].map(node => node.textContent)"
+COUNT = "document.getElementById('count').textContent"
+OPEN_ALL = """Promise.all([...document.querySelectorAll("details")].map((node) => new Promise((done) => {
+  node.addEventListener("toggle", () => done());
+  node.open = true;
+})))"""
+# The contrast of every text with what is behind it; a canvas turns any colour into red, green and blue.
+CONTRASTS = """(() => {
+  const brush = Object.assign(document.createElement("canvas"), { width: 1, height: 1 })
+    .getContext("2d", { willReadFrequently: true });
+  const paint = (colours) => {
+    brush.clearRect(0, 0, 1, 1);
+    for (const colour of colours) { brush.fillStyle = colour; brush.fillRect(0, 0, 1, 1); }
+    return [...brush.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (colours) => paint(colours).map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const out = {};
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
+    if (!own || !node.getClientRects().length || node.disabled || node instanceof SVGElement) continue;
+    const behind = [];
+    for (let at = node; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
+    const pair = [light([...behind, getComputedStyle(node).color]), light(behind)].sort((a, b) => b - a);
+    const name = `${node.tagName} ${node.className}`;
+    out[name] = Math.min(out[name] ?? Infinity, (pair[0] + 0.05) / (pair[1] + 0.05));
+  }
+  return out;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Chromium]:
+    program = chromium.find()
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(chromium.NAMES)} is in the path")
+    out = chromium.Chromium(program, tmp_path_factory.mktemp("profile"))
+    yield out
+    out.close()
+
+
+@pytest.fixture
+def page(browser: chromium.Chromium, tmp_path: Path) -> Iterator[chromium.Chromium]:
+    """Two traces on a wide screen; in the end nothing has failed and nothing was fetched."""
+    show(browser, tmp_path, *map(traces.of, NAMES))
+    yield browser
+    assert problems(browser) == []
+
+
+def show(browser: chromium.Chromium, folder: Path, *shown: lsp.Trace, width: int = 1280, dark: bool = False) -> None:
+    path = folder / "page.html"
+    html.write(path, shown)
+    browser.size(width, 740)
+    browser.prefer(color_scheme="dark" if dark else "light", reduced_motion="reduce")
+    browser.open(path)
+
+
+def problems(browser: chromium.Chromium) -> list[object]:
+    browser.run("new Promise(requestAnimationFrame)")
+    urls = [request["request"]["url"] for request in browser.seen("Network.requestWillBeSent")]
+    errors = [call for call in browser.seen("Runtime.consoleAPICalled") if call["type"] in ("error", "warning")]
+    return [
+        *browser.seen("Runtime.exceptionThrown"),
+        *browser.seen("Log.entryAdded"),
+        *browser.seen("Page.javascriptDialogOpening"),
+        *errors,
+        *urls[1:],
+    ]
+
+
+def test_it_opens_with_the_first_pass(page: chromium.Chromium) -> None:
+    passes = max(traces.of(name).passes for name in NAMES)
+    assert page.run(COUNT) == f"pass 1 of {passes}"
+    headings = page.run("[...document.querySelectorAll('article h2')].map(node => node.textContent)")
+    assert headings == ["Longest stable prefix", "Confidence threshold"]
+    assert all(sentence.startswith("Pass 1: 64 masks.") for sentence in page.run(SENTENCES))
+    assert page.run("document.querySelector('#prompt pre').textContent") == traces.PROMPT
+
+
+@pytest.mark.parametrize("focus", ["document.activeElement.blur()", "document.getElementById('pass').focus()"])
+def test_keys_move_all_traces(page: chromium.Chromium, focus: str) -> None:
+    passes = max(traces.of(name).passes for name in NAMES)
+    page.run(focus)
+    before = page.run(SENTENCES), page.run(SEQUENCES)
+    page.press("ArrowRight")
+    assert page.run(COUNT) == f"pass 2 of {passes}"
+    after = page.run(SENTENCES), page.run(SEQUENCES)
+    for was, became in zip(before, after, strict=True):
+        assert all(a != b for a, b in zip(was, became, strict=True))
+    page.press("End")
+    assert page.run(COUNT) == f"pass {passes} of {passes}"
+    page.press("ArrowLeft")
+    assert page.run(COUNT) == f"pass {passes - 1} of {passes}"
+    page.press("Home")
+    assert (page.run(SENTENCES), page.run(SEQUENCES)) == before
+
+
+def test_buttons_move_and_stop_at_the_ends(page: chromium.Chromium) -> None:
+    assert page.run("[previous.disabled, next.disabled]") == [True, False]
+    page.click("#next")
+    assert page.run(COUNT).startswith("pass 2 of")
+    page.click("#previous")
+    assert page.run(COUNT).startswith("pass 1 of")
+    page.press("End")
+    assert page.run("[previous.disabled, next.disabled]") == [False, True]
+
+
+def test_play_goes_on_by_itself_and_does_not_talk_meanwhile(page: chromium.Chromium) -> None:
+    page.click("#play")
+    assert page.run("[play.textContent, document.querySelectorAll('[aria-live=polite]').length]") == ["Pause", 0]
+    script = (
+        "new Promise(done => new MutationObserver(() => done(count.textContent)).observe(count, {childList: true}))"
+    )
+    assert page.run(script).startswith("pass 2 of")
+    page.click("#play")
+    assert page.run("[play.textContent, document.querySelectorAll('[aria-live=polite]').length]") == ["Play", 2]
+
+
+def test_the_last_pass_shows_the_answer_and_a_shorter_trace_stays_at_its_end(page: chromium.Chromium) -> None:
+    page.press("End")
+    lengths = {name: traces.of(name).passes for name in NAMES}
+    assert len(set(lengths.values())) == 2
+    for name, sequence, sentence in zip(NAMES, page.run(SEQUENCES), page.run(SENTENCES), strict=True):
+        trace = traces.of(name)
+        assert sequence.startswith(trace.text)
+        longest = trace.passes == max(lengths.values())
+        assert sentence.startswith(f"Pass {trace.passes}:" if longest else f"Finished in pass {trace.passes}:")
+
+
+def test_committed_tokens_are_marked_and_drawn(page: chromium.Chromium) -> None:
+    for i, name in enumerate(NAMES):
+        committed = traces.of(name).committed_in.count(0)
+        article = f"document.querySelectorAll('article')[{i}]"
+        assert page.run(f"{article}.querySelectorAll('.sequence .now').length") == committed
+        assert page.run(f"{article}.querySelectorAll('rect.bar.now').length") == committed
+        assert page.run(f"{article}.querySelectorAll('rect.bar').length") == 64
+
+
+def test_values_are_there_as_a_table(page: chromium.Chromium) -> None:
+    page.run(OPEN_ALL)
+    assert page.run("[...document.querySelectorAll('table')].map(node => node.tBodies[0].rows.length)") == [64, 64]
+    page.press("ArrowRight")
+    assert page.run("document.querySelectorAll('table')[1].tBodies[0].rows.length") < 64
+
+
+def test_every_control_has_a_name(page: chromium.Chromium) -> None:
+    controls = {"slider", "button", "DisclosureTriangle", "image"}
+    nodes = page("Accessibility.getFullAXTree")["nodes"]
+    found = [(node["role"]["value"], node["name"]["value"]) for node in nodes if "role" in node and "name" in node]
+    found = [(role, name) for role, name in found if role in controls]
+    assert {role for role, _ in found} >= {"slider", "button", "image"}
+    assert all(name for _, name in found)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_can_be_read(browser: chromium.Chromium, tmp_path: Path, dark: bool) -> None:
+    show(browser, tmp_path, traces.of("islands"), traces.of("paper"), dark=dark)
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(15, 19, 23)" if dark else "rgb(245, 246, 248)")
+    seen: set[str] = set()
+    for _ in range(4):
+        contrasts = browser.run(CONTRASTS)
+        assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+        seen |= set(contrasts)
+        browser.press("ArrowRight")
+    for state in ("frozen", "front", "now", "cut", "masked", "dropped", "by-pass"):
+        assert any(state in name for name in seen), state
+    assert problems(browser) == []
+
+
+@pytest.mark.parametrize("several", [("lsp",), NAMES, ("islands", "paper", "scattered")], ids=len)
+def test_a_phone_scrolls_down_only(browser: chromium.Chromium, tmp_path: Path, several: tuple[str, ...]) -> None:
+    show(browser, tmp_path, *map(traces.of, several), width=360)
+    for key in ("Home", "ArrowRight", "End"):
+        browser.press(key)
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    tops = browser.run("[...document.querySelectorAll('article')].map(node => node.getBoundingClientRect().top)")
+    assert len(set(tops)) == len(several)
+    browser.size(1400, 740)
+    tops = browser.run("[...document.querySelectorAll('article')].map(node => node.getBoundingClientRect().top)")
+    assert len(set(tops)) == 1
+    assert problems(browser) == []
+
+
+def test_a_hostile_prompt_runs_nothing(browser: chromium.Chromium, tmp_path: Path) -> None:
+    shown = traces.hostile(traces.of("islands"))
+    show(browser, tmp_path, shown, replace(shown, prompt=shown.prompt[:1]))
+    for _ in range(shown.passes):
+        browser.press("ArrowRight")
+    assert browser.run("document.querySelectorAll('script').length") == 2
+    assert browser.run("document.querySelectorAll('img').length") == 0
+    assert browser.run("document.querySelector('article .prompt pre').textContent").startswith(traces.HOSTILE)
+    assert problems(browser) == []
+
+
+@pytest.mark.parametrize("name", traces.SCHEDULERS)
+def test_every_scheduler_can_be_stepped_through(browser: chromium.Chromium, tmp_path: Path, name: str) -> None:
+    trace = traces.of(name)
+    show(browser, tmp_path, trace, replace(trace, pieces={}))  # and without a tokenizer
+    for index in range(trace.passes):
+        assert all(sentence.startswith(f"Pass {index + 1}: ") for sentence in browser.run(SENTENCES))
+        for text in browser.run(SENTENCES) + browser.run(SEQUENCES):
+            assert not any(word in text for word in ("undefined", "NaN", "null"))
+        browser.press("ArrowRight")
+    assert f"⟨{trace.tokens[0]}⟩" in browser.run(SEQUENCES)[1]
+    assert problems(browser) == []
+
+
+def test_a_trace_without_passes_is_shown(browser: chromium.Chromium, tmp_path: Path) -> None:
+    empty = {"steps": [], "tokens": [], "committed_in": [], "passes": 0, "positions": 0, "max_new_tokens": 0}
+    show(browser, tmp_path, replace(traces.of("lsp"), **empty))
+    assert browser.run(SENTENCES) == ["No pass was needed."]
+    assert problems(browser) == []
+
+
+@pytest.mark.parametrize("name", ["lsp", "islands", "paper"])
+def test_a_sentence_says_why(browser: chromium.Chromium, tmp_path: Path, name: str) -> None:
+    trace = traces.of(name)
+    show(browser, tmp_path, trace)
+    for step in trace.steps:
+        (sentence,) = browser.run(SENTENCES)
+        assert step.rule is not None
+        if trace.level is not None and step.margins[0] < trace.level:
+            assert "is under the floor 2: " in sentence
+            forced = step.chosen == step.masks[:1] and step.margins[0] < (trace.islands or 99)
+            assert ("forced to commit the first token" in sentence) == forced
+            assert ("stable island" in sentence) != forced
+        elif trace.level is not None:
+            assert f"at or above the floor 2 has length {step.rule.candidate} (L′)" in sentence
+        else:
+            assert f"Between lo = {step.rule.lo} and hi = {step.rule.hi}" in sentence
+        if step.rule.snap not in (None, step.rule.candidate):
+            assert f"the last delimiter cuts it to {step.rule.snap}" in sentence
+        browser.press("ArrowRight")

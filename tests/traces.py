@@ -1,0 +1,33 @@
+"""Traces of the embedded model to show, and what a page must survive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import lsp
+from lsp_kernels import PrefixRule
+
+HOSTILE = "</script><script>alert(1)</script><!--<script><img src=x onerror=alert(2)>\u2028{{script}}&lt;"
+PROMPT = "John has 13 stamps. He loses 2 stamps. He gives away 7. How many stamps does John have now?\n"
+SCHEDULERS = {
+    "lsp": lsp.LongestStablePrefix(),
+    "islands": lsp.LongestStablePrefix(islands=3.0),
+    "paper": lsp.LongestStablePrefix(PrefixRule()),
+    "threshold": lsp.Threshold(0.9),
+    "scattered": lsp.ScatteredMargin(),
+    "prophet": lsp.Prophet(),
+    "fixed": lsp.FixedPrefix(4),
+}
+
+
+@cache
+def of(name: str, **options: object) -> lsp.Trace:
+    """The trace of one scheduler by its name here; always the same prompt."""
+    (out,) = lsp.trace(lsp.load("tiny"), PROMPT, max_new_tokens=64, scheduler=SCHEDULERS[name], **options)
+    return out
+
+
+def hostile(trace: lsp.Trace) -> lsp.Trace:
+    """The same with text that tries to be markup, wherever there is text."""
+    return replace(trace, scheduler=HOSTILE, text=HOSTILE, pieces=dict.fromkeys(trace.pieces, HOSTILE))
