@@ -44,12 +44,12 @@ class RuleStep:
         The threshold whose run the candidate is: the floor, or the minimum that follows; None if it is cut at `hi`.
     candidate : int
         L', before snapping.
+    window : int or None
+        W, how far back from the candidate's end a delimiter may lie; None if the rule does not snap.
     snap : int or None
         Where the last delimiter in the window ends; None without one.
     length : int
         L.
-    window : int or None
-        How far back from the candidate's end a delimiter may lie; None if the rule does not snap.
     """
 
     n: int
@@ -58,9 +58,9 @@ class RuleStep:
     prefix_min: list[float | None]
     tau: float | None
     candidate: int
+    window: int | None
     snap: int | None
     length: int
-    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -218,9 +218,9 @@ def rule_step(rule: PrefixRule, margins: np.ndarray, tokens: np.ndarray, vocabul
         prefix_min=[_finite(minimum) for minimum in prefix_min[:scored]],
         tau=tau,
         candidate=at,
+        window=rule.window if rule.snap else None,
         snap=int(snap) or None,
         length=int(length),
-        window=rule.window if rule.snap else None,
     )
 
 

@@ -56,7 +56,7 @@ def prefixes() -> list[LongestStablePrefix]:
         {"islands": 2.0, "stuck_below": 2.0},
         {"islands": 3.0, "stuck_below": 3.0},
     ]
-    return [LongestStablePrefix(rule, **each) for rule, each in product(rules, islands)]
+    return [LongestStablePrefix(rule, **each) for rule in rules for each in islands]
 
 
 def variants(rule: PrefixRule, islands: float) -> list[LongestStablePrefix]:
@@ -153,7 +153,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def worth_another_look(rows: Sequence[dict[str, Any]], slack: float) -> set[str]:
-    """The names of the settings that no other of their family beats by more than `slack` at no more cost, on any task."""
+    """The names of settings that no other of their family beats by more than `slack` at no more cost, on any task."""
     kept = set()
     for family, task, cost in product({r["family"] for r in rows}, {r["task"] for r in rows}, COSTS):
         of_family = [row for row in rows if row["family"] == family and row["task"] == task]

@@ -19,7 +19,7 @@ def test_the_interval_of_a_difference_covers_the_truth_about_as_often_as_it_says
     rng, covered, rounds, n = random.Random(0), 0, 1000, 200
     for _ in range(rounds):
         draws = [rng.random() for _ in range(n)]
-        first, second = [d < 0.9 for d in draws], [0.03 < d < 0.88 for d in draws]  # 0.90 and 0.85, on the same problems
+        first, second = [d < 0.9 for d in draws], [0.03 < d < 0.88 for d in draws]  # 0.90 and 0.85
         low, high = paired(first, second)
         covered += low <= 0.05 <= high
     assert 0.93 <= covered / rounds <= 0.98

@@ -45,14 +45,20 @@ def test_prompts_of_a_file_can_be_chats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "answer", "same"),
-    [("-3", "#### -3", True), ("3.50", "3.5", True), ("", "3", False), ("1,200 clips", "1200", True), ("12", "2", False)],
+    [
+        ("-3", "#### -3", True),
+        ("3.50", "3.5", True),
+        ("", "3", False),
+        ("1,200 clips", "1200", True),
+        ("2", "12", False),
+    ],
 )
 def test_numbers_are_compared_as_numbers(text: str, answer: str, same: bool) -> None:
     assert same_number(text, answer) == same
 
 
 def test_what_is_wrong_with_a_task_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Invalid task: expected arithmetic, .* got 'chess'"):
+    with pytest.raises(ValueError, match=r"Invalid task: expected arithmetic, .* got 'chess'"):
         load_problems("chess", 1)
     with pytest.raises(ValueError, match="Invalid n: expected at least one problem, got 0"):
         load_problems("code", 0)

@@ -104,7 +104,7 @@ def test_a_trace_survives_json_lines(example: Trace, tmp_path: Path) -> None:
     assert len(lines) == 1 + example.passes
     step = json.loads(lines[1], parse_constant=pytest.fail)  # no NaN, no Infinity: any JSON reader takes it
     assert {"margins", "tokens", "chosen", "written", "rule"} <= set(step)
-    assert set(step["rule"]) == {"n", "lo", "hi", "prefix_min", "tau", "candidate", "snap", "length"}
+    assert set(step["rule"]) == {"n", "lo", "hi", "prefix_min", "tau", "candidate", "window", "snap", "length"}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"format": "other"}', '{"format": "lsp trace 1"}'])
