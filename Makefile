@@ -11,8 +11,9 @@ SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
 
-demo: $(READY) ## see the rule at work, and the kernel against what people do today
-	$(BIN)/python -m lsp.demo
+demo: export OMP_WAIT_POLICY = PASSIVE
+demo: $(READY) ## see the embedded model decode, three schedulers beside each other; then the kernel against others
+	$(BIN)/python -m lsp demo
 	$(BIN)/python -m pytest --benchmark --benchmark-quiet bench/bench_commit.py -k demo
 
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine

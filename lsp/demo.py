@@ -1,62 +1,111 @@
-"""``make demo``: the selection rule on one step of a sentence, printed step by step."""
+"""The demonstration: held-out problems of the embedded model, decoded by three schedulers beside each other."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from lsp_kernels import PrefixRule, Vocabulary, commit_prefix
+from rich.console import Console
+from rich.text import Text
 
-# What a model might say of the 15 masked positions that follow "Natalia has 4 friends and sold 8 clips to each."
-# The margin of a word is its logit minus the next best.
-WORDS = ["She", "sold", "8", "clips", ",", "so", "in", "all", "4", "*", "8", "=", "32", "clips", "."]
-MARGINS = [6.1, 5.2, 5.9, 4.4, 5.0, 4.1, 3.0, 3.6, 2.9, 3.3, 3.1, 2.8, 2.4, 3.8, 4.0]
-DELIMITERS = [".", ","]
+import lsp
+from lsp.render import terminal
+from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
 
-
-def example() -> tuple[torch.Tensor, Vocabulary]:
-    """Logits [15, V] with the margins above, and a vocabulary of the words and delimiters."""
-    ids = {word: i for i, word in enumerate(dict.fromkeys([*WORDS, *DELIMITERS]))}
-    logits = torch.zeros(len(WORDS), len(ids))
-    for row, (word, margin) in enumerate(zip(WORDS, MARGINS, strict=True)):
-        logits[row, ids[word]] = margin
-    return logits, Vocabulary(len(ids), delimiters=[ids[word] for word in DELIMITERS])
-
-
-def explain(rule: PrefixRule) -> list[str]:
-    """The steps of the rule, as lines of text."""
-    logits, vocabulary = example()
-    commit = commit_prefix(logits, rule=rule, vocabulary=vocabulary)
-    n, length = len(WORDS), int(commit.lengths)
-    scored = rule.scored_rows(n)
-
-    lengths = torch.arange(1, n + 1)
-    margins = torch.where(lengths <= scored, commit.margins, torch.inf)
-    candidate = int(rule.stable_length(margins[None], lengths, torch.tensor([n])))
-    prefix_min = margins.cummin(0).values
-
-    lines = ["   j  word       margin  prefix minimum"]
-    for j, word in enumerate(WORDS, 1):
-        marks = [name for name, at in (("L'", candidate), ("L", length)) if at == j]
-        marks += ["delimiter"] if word in DELIMITERS else []
-        seen = f"{MARGINS[j - 1]:6.1f}  {prefix_min[j - 1]:14.1f}" if j <= scored else " not read"
-        lines.append(f"  {j:2}  {word:<9}  {seen}  {', '.join(marks)}".rstrip())
-    lines += [
-        f"  N = {n}: the candidate lies in [lo, hi] = [{rule.lowest(n)}, {rule.highest(n)}]; {scored} rows are read",
-        f"  L' = {candidate}: the longest of these lengths that is followed by a new minimum",
-        f"  L = {length}: snapped back to the last delimiter within {rule.window} tokens",
-        f"  committed: {' '.join(WORDS[:length])}",
-    ]
-    return lines
+LSP, FULL, THRESHOLD = "LSP", "Full, blocks of 16", "Threshold 0.9"
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    LSP: {},
+    FULL: {"scheduler": lsp.Full(), "block_length": 16},
+    THRESHOLD: {"scheduler": lsp.Threshold(0.9)},
+}
+SEED = 0
 
 
-def main() -> None:
-    print("One step of the paper's rule, PrefixRule():")
-    print("\n".join(explain(PrefixRule())))
-    rule = PrefixRule.guarded()
-    commit = commit_prefix(example()[0], rule=rule, vocabulary=example()[1])
-    print(f"\nThe same step with a floor of {rule.floor}, PrefixRule.guarded():")
-    print(f"  committed: {' '.join(WORDS[: int(commit.lengths)])}\n")
+class Solved(NamedTuple):
+    """One problem by one scheduler."""
+
+    problem: Problem
+    scheduler: str
+    answer: lsp.Generation
+    right: bool
 
 
-if __name__ == "__main__":
-    main()
+class Solver:
+    """The embedded model, warm."""
+
+    def __init__(self) -> None:
+        self.model = lsp.load("tiny")
+        self.tokenizer = lsp.load_tokenizer(self.model)
+        vocabulary = lsp.vocabulary(self.tokenizer, self.model.config)
+        self.given = {"tokenizer": self.tokenizer, "vocabulary": vocabulary, "max_new_tokens": REGION}
+        for arguments in SCHEDULERS.values():  # so that nobody pays for the first call
+            lsp.generate(self.model, "Use 3, 5 and 7 to make 15.\n", **self.given, **arguments)
+
+    def solve(self, problem: Problem) -> list[Solved]:
+        """By every scheduler, one after the other."""
+        answers = [lsp.generate(self.model, problem.prompt, **self.given, **how)[0] for how in SCHEDULERS.values()]
+        verdicts = verify([problem] * len(answers), [answer.text or "" for answer in answers])
+        each = zip(SCHEDULERS, answers, verdicts, strict=True)
+        return [Solved(problem, name, answer, right) for name, answer, right in each]
+
+    def traces(self, problem: Problem) -> list[lsp.Trace]:
+        """Of LSP and of the rival that commits scattered tokens."""
+        each = [SCHEDULERS[LSP], SCHEDULERS[THRESHOLD]]
+        return [lsp.trace(self.model, problem.prompt, **self.given, **how)[0] for how in each]
+
+
+def run(console: Console, problems: int, page: Path | None) -> None:
+    """Solves so many problems of each task, shows the first of each in detail, and writes the trace of one."""
+    solver = Solver()
+    all_solved: list[Solved] = []
+    for task in TASKS:
+        for i, problem in enumerate(generate(task, problems, split="test", seed=SEED)):
+            solved = solver.solve(problem)
+            all_solved += solved
+            if i == 0:
+                show(console, task, solved, solver.tokenizer)
+    console.rule(f"all problems, {problems} of each task")
+    groups = {task: total(one for one in all_solved if one.problem.task == task) for task in TASKS}
+    console.print(terminal.table(groups | {"all": total(all_solved)}, base=FULL))
+    console.print("\nIn brackets: how many times less than Full. These are the first problems of the test split.")
+    if page is not None:
+        from lsp.render.html import write
+
+        first = all_solved[0].problem
+        write(page, solver.traces(first), title=f"LSP and Threshold 0.9: {first.task}")
+        where = Text(f"Every pass over the {first.task} problem, to step through in a browser: {page.absolute()}")
+        console.print(where, soft_wrap=True)
+
+
+def show(console: Console, task: str, solved: list[Solved], tokenizer: Any) -> None:
+    """One problem in detail: the prompt, two answers by pass, and what each scheduler needed."""
+    console.rule(task)
+    console.print(Text(solved[0].problem.prompt.strip()))
+    for name, one in zip(SCHEDULERS, solved, strict=True):
+        if name != FULL:  # a pass for every token says nothing by colours
+            verdict = "right" if one.right else "wrong"
+            console.print(Text(f"\n{name}, {terminal.passes(one.answer.passes)}, {verdict}:", "bold"))
+            console.print(terminal.answer(terminal.pieces_of(one.answer, tokenizer), one.answer.steps))
+    console.print()
+    console.print(terminal.table({task: total(solved)}, base=FULL))
+
+
+def total(solved: Iterable[Solved]) -> list[terminal.Row]:
+    """What each scheduler needed for all of these."""
+    rows = []
+    solved = list(solved)
+    for name in SCHEDULERS:
+        mine = [one for one in solved if one.scheduler == name]
+        right = sum(one.right for one in mine)
+        rows.append(
+            terminal.Row(
+                name,
+                f"{right}/{len(mine)}" if len(mine) > 1 else "yes" if right else "no",
+                sum(one.answer.passes for one in mine),
+                sum(one.answer.positions for one in mine),
+                sum(len(one.answer.tokens) for one in mine),
+                sum(sum(one.answer.seconds.values()) for one in mine),
+            )
+        )
+    return rows

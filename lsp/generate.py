@@ -105,7 +105,7 @@ def generate(
     streamer : optional
         Of transformers, such as `TextStreamer`, for a single prompt.
     progress : bool
-        Shows a bar (needs rich).
+        Shows a bar on stderr (needs rich).
     **options
         Of the loop, as in `lsp.Options`: block_length, lookahead, cache, refresh_every, stop_early, temperature.
 
@@ -286,14 +286,15 @@ def fail_unknown(name: str) -> NoReturn:
 
 
 def bar(total: int) -> Any:
-    """A progress bar over committed tokens, as a context manager that gives the function to move it."""
+    """A progress bar on stderr over committed tokens, as a context manager that gives the function to move it."""
     from contextlib import contextmanager
 
+    from rich.console import Console
     from rich.progress import Progress as Bar
 
     @contextmanager
     def shown() -> Iterator[Any]:
-        with Bar() as bars:
+        with Bar(console=Console(stderr=True), transient=True) as bars:
             task = bars.add_task("decoding", total=total)
             yield lambda done: bars.update(task, completed=done)
 

@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 Report = Iterator[tuple[str, str]]
 ISAS = ["scalar", "avx2", "avx512", "avx512bf16"]
@@ -76,14 +76,14 @@ def targets() -> None:
         print_targets()
 
 
-def main() -> None:
-    if "--targets" in sys.argv[1:]:
-        return targets()
+def report(more: Mapping[str, Callable[[], Report]]) -> None:
+    """Prints the report, and further sections below it."""
     sections: dict[str, Callable[[], Report]] = {
         "Versions": versions,
         "Processor": processor,
         "Accelerators": accelerators,
         "Operations": backends,
+        **more,
     }
     for title, section in sections.items():
         print(title)
@@ -93,6 +93,10 @@ def main() -> None:
         except Exception as error:  # a report of what is broken must not break
             print(f"  {'unavailable':<16} {type(error).__name__}: {error}")
     sys.stdout.flush()
+
+
+def main() -> None:
+    targets() if "--targets" in sys.argv[1:] else report({})
 
 
 if __name__ == "__main__":

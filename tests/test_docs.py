@@ -14,7 +14,7 @@ import lsp.integrations
 import lsp_kernels
 
 MODULES = ["lsp_kernels.commit", "lsp_kernels.rule", "lsp_kernels.types"]
-MODULES += ["lsp.adapt", "lsp.delimiters", "lsp.models.load", "lsp.models.transformer"]
+MODULES += ["lsp.adapt", "lsp.delimiters", "lsp.models.load", "lsp.models.transformer", "lsp.settings"]
 MODULES += [f"lsp.integrations.{name}" for name in lsp.integrations.__all__]
 ROOT = Path(__file__).parents[1]
 BLOCKS = [

@@ -83,10 +83,3 @@ def test_info_never_fails() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert "unavailable" in result.stdout
-
-
-def test_demo_prints_the_worked_example() -> None:
-    result = run("-m", "lsp.demo")
-    assert result.returncode == 0
-    assert "L' = 6" in result.stdout
-    assert "committed: She sold 8 clips ,\n" in result.stdout

@@ -1,0 +1,130 @@
+"""``lsp generate``: prompts in, text out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+import lsp
+from lsp import settings
+from lsp.cli import options as o
+from lsp.generate import Generation, Run
+from lsp.render import terminal
+
+
+def generate(
+    prompts: o.Prompts = None,
+    file: o.Files = None,
+    model: o.Model = "tiny",
+    dtype: o.Dtype = None,
+    device: o.Device = "cpu",
+    max_new_tokens: o.MaxNewTokens = None,
+    scheduler: o.SchedulerName = None,
+    settings_: o.Settings = None,
+    block_length: o.BlockLength = None,
+    lookahead: o.Lookahead = None,
+    cache: o.Cache = "prefix",
+    refresh_every: o.RefreshEvery = None,
+    stop_early: o.StopEarly = True,
+    temperature: o.Temperature = 0.0,
+    seed: o.Seed = 0,
+    stop: o.Stops = None,
+    delimiters: o.Delimiters = None,
+    chat: o.Chat = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the text of one prompt as it is committed.")] = False,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Mark and colour every token by the pass that committed it.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per prompt and nothing else, e.g. to pipe it into jq.")
+    ] = False,
+) -> None:
+    """Continues prompts and prints the text; below it, on stderr, what it cost.
+
+    \b
+      lsp generate --chat "Use 3, 5 and 7 to make 15."
+      echo "Use 3, 5 and 7 to make 15." | lsp generate --file - --stream
+      lsp generate --chat --steps --scheduler threshold --set p=0.95 "Use 3, 5 and 7 to make 15."
+    """
+    texts = o.read_prompts(prompts, file)
+    if not texts:
+        raise ValueError("Invalid prompt: expected a PROMPT or --file FILE, got neither")
+    if stream + steps + as_json > 1:
+        raise ValueError("Invalid output: expected at most one of --stream, --steps and --json, got several")
+    if stream and len(texts) > 1:
+        raise ValueError(f"Invalid prompt: expected a single one with --stream, got {len(texts)}")
+    arguments = o.decoding(
+        model=model,
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        delimiters=delimiters,
+        seed=seed,
+        block_length=block_length,
+        lookahead=lookahead,
+        cache=cache,
+        refresh_every=refresh_every,
+        stop_early=stop_early,
+        temperature=temperature,
+    )
+    chosen = settings.scheduler(scheduler, settings_ or ())
+    network, tokenizer = o.load_model(model, dtype, device)
+    inputs = [o.as_chat(text) for text in texts] if chat else texts
+    arguments |= {"tokenizer": tokenizer, "scheduler": chosen}
+    with o.saying_what_was_committed(tokenizer):
+        if stream:
+            answers = show_stream(Run(network, inputs, **arguments))
+        else:
+            progress = not as_json and sys.stderr.isatty()
+            answers = lsp.generate(network, inputs, progress=progress, **arguments)
+    for i, answer in enumerate(answers):
+        if as_json:
+            print(to_json(answer))
+            continue
+        if steps:
+            pieces = terminal.pieces_of(answer, tokenizer)
+            Console().print(terminal.answer(pieces, answer.steps), soft_wrap=True)
+        elif not stream:
+            print(answer.text)
+        sys.stdout.flush()
+        show_cost(answer, len(answers))
+        if i + 1 < len(answers):
+            print()
+
+
+def show_stream(run: Run) -> list[Generation]:
+    """Prints the text of a run as it is committed."""
+    for _ in run:
+        print(run.writers[0].piece(), end="", flush=True)
+    print()
+    return run.generations()
+
+
+def to_json(answer: Generation) -> str:
+    return json.dumps(
+        {
+            "text": answer.text,
+            "tokens": answer.tokens,
+            "steps": answer.steps,
+            "finished": answer.finished,
+            "passes": answer.passes,
+            "positions": answer.positions,
+            "tokens_per_pass": answer.tokens_per_pass,
+            "seconds": answer.seconds,
+            "scheduler": repr(answer.scheduler),
+            "options": asdict(answer.options),
+        }
+    )
+
+
+def show_cost(answer: Generation, prompts: int) -> None:
+    seconds = f"{sum(answer.seconds.values()):.2f} s" + (f" for all {prompts} prompts" if prompts > 1 else "")
+    counts = (
+        f"{terminal.passes(answer.passes)}, {answer.positions} positions, {answer.tokens_per_pass:.1f} tokens per pass"
+    )
+    Console(stderr=True, soft_wrap=True, highlight=False).print(Text(f"{counts}, {seconds}", "dim"))

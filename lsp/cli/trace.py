@@ -1,0 +1,120 @@
+"""``lsp trace``: every step of decoding, as a page or as JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import lsp
+from lsp import settings
+from lsp.cli import options as o
+from lsp.tiny.tasks import TASKS
+from lsp.tiny.tasks import generate as problems
+
+
+def trace(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where to write: a page .html, or JSON lines .jsonl.")],
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The text to continue.", show_default="see --task")
+    ] = None,
+    file: Annotated[str | None, typer.Option(metavar="FILE", help="A file that holds the prompt; - is stdin.")] = None,
+    task: Annotated[
+        str, typer.Option(metavar="NAME", help=f"Without a prompt, a held-out problem of {', '.join(TASKS)}.")
+    ] = "arithmetic",
+    index: Annotated[int, typer.Option(metavar="I", help="Which of the task's problems, from 0, e.g. --index 3.")] = 0,
+    against: Annotated[
+        str, typer.Option(metavar="NAME", help="A scheduler to show beside it, e.g. --against full, or none.")
+    ] = "threshold",
+    saved: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="FILE", help="Make the page from saved .jsonl traces. May be repeated."),
+    ] = None,
+    model: o.Model = "tiny",
+    dtype: o.Dtype = None,
+    device: o.Device = "cpu",
+    max_new_tokens: o.MaxNewTokens = None,
+    scheduler: o.SchedulerName = None,
+    settings_: o.Settings = None,
+    block_length: o.BlockLength = None,
+    lookahead: o.Lookahead = None,
+    cache: o.Cache = "prefix",
+    refresh_every: o.RefreshEvery = None,
+    stop_early: o.StopEarly = True,
+    temperature: o.Temperature = 0.0,
+    seed: o.Seed = 0,
+    stop: o.Stops = None,
+    delimiters: o.Delimiters = None,
+    chat: o.Chat = False,
+) -> None:
+    """Writes down what every pass saw and committed, of a scheduler and of a rival on the same prompt.
+
+    \b
+      lsp trace out.html
+      lsp trace out.html --task sudoku --index 2 --against full
+      lsp trace out.html --chat "Use 3, 5 and 7 to make 15."
+      lsp trace a.jsonl                    also writes a.threshold.jsonl
+      lsp trace out.html --from a.jsonl --from a.threshold.jsonl
+    """
+    if out.suffix not in (".html", ".jsonl"):
+        raise ValueError(f"Invalid OUT: expected a name that ends in .html or .jsonl, got {out}")
+    if not out.absolute().parent.is_dir():
+        raise FileNotFoundError(2, "no such folder", str(out.parent))
+    if saved:
+        if prompt is not None or file is not None or out.suffix != ".html":
+            raise ValueError("Invalid --from: expected a page to write and no prompt, got something else")
+        return write({out: [lsp.Trace.load(path) for path in saved]})
+    text = the_prompt(prompt, file, task, index)
+    rivals = {scheduler or "lsp": settings.scheduler(scheduler, settings_ or ())}
+    if against not in ("none", *rivals):
+        rivals[against] = settings.scheduler(against)
+    arguments = o.decoding(
+        model=model,
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        delimiters=delimiters,
+        seed=seed,
+        block_length=block_length,
+        lookahead=lookahead,
+        cache=cache,
+        refresh_every=refresh_every,
+        stop_early=stop_early,
+        temperature=temperature,
+    )
+    network, tokenizer = o.load_model(model, dtype, device)
+    arguments["tokenizer"] = tokenizer
+    inputs = [o.as_chat(text)] if chat else [text]
+    with o.saying_what_was_committed(tokenizer):
+        traces = [lsp.trace(network, inputs, scheduler=rival, **arguments)[0] for rival in rivals.values()]
+    if out.suffix == ".html":
+        return write({out: traces})
+    paths = [out, *(out.with_suffix(f".{name}.jsonl") for name in list(rivals)[1:])]
+    write({path: [one] for path, one in zip(paths, traces, strict=True)})
+
+
+def the_prompt(prompt: str | None, file: str | None, task: str, index: int) -> str:
+    """What was given, or a held-out problem."""
+    given = o.read_prompts(None if prompt is None else [prompt], None if file is None else [file])
+    if len(given) > 1:
+        raise ValueError("Invalid prompt: expected a PROMPT or --file FILE, got both")
+    if given:
+        return given[0]
+    if task not in TASKS:
+        raise ValueError(f"Invalid task: expected one of {', '.join(TASKS)}, got {task!r}")
+    if index < 0:
+        raise ValueError(f"Invalid index: expected at least 0, got {index}")
+    *_, problem = problems(task, index + 1)
+    return problem.prompt
+
+
+def write(files: dict[Path, Sequence[lsp.Trace]]) -> None:
+    for path, traces in files.items():
+        if path.suffix == ".html":
+            from lsp.render.html import write as write_page
+
+            write_page(path, traces)
+        else:
+            traces[0].save(path)
+        print(f"wrote {path}")

@@ -1,0 +1,362 @@
+"""The lsp command: what it prints where, one line for every error, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import lsp
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+pytest.importorskip("transformers")
+
+from lsp import cli, settings
+from lsp.cli import options
+from lsp.tiny.tasks import generate
+from lsp_kernels import PrefixRule
+from tests.lsp.checkpoints import llada
+
+PROMPT, NEW = "Use 3, 5 and 7 to make 15.\n", ("--max-new-tokens", "24")
+FLOOR_3 = replace(PrefixRule.guarded(), floor=3.0)
+ANSWER = "First 7 + 5 = 12, then 12 + 3 = 15."
+ROOT = Path(__file__).parents[2]
+load_model = cache(options.load_model)
+
+
+class Ran:
+    """What a command returned and printed."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    monkeypatch.setattr(options, "load_model", load_model)
+
+    def call(*arguments: object, stdin: str = "") -> Ran:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        code = cli.run([str(argument) for argument in arguments])
+        return Ran(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def fails(run: Callable[..., Ran]) -> Callable[..., None]:
+    def check(code: int, message: str, *arguments: object) -> None:
+        ran = run(*arguments)
+        assert (ran.code, ran.out) == (code, "")
+        assert ran.err.startswith("lsp: error: ")
+        assert ran.err.count("\n") == 1
+        assert message in ran.err
+
+    return check
+
+
+def process(*arguments: str, code: str = "from lsp.cli import main; main()", **more: object) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, text=True, **pipes)
+
+
+# Help
+
+
+def test_help_names_every_command_and_every_option_is_explained(run: Callable[..., Ran]) -> None:
+    from typer.main import get_command
+
+    from lsp.cli.app import app
+
+    commands = get_command(app).commands
+    assert run().out == run("--help").out
+    for name, command in commands.items():
+        assert f"  {name} " in run("--help").out
+        assert f"lsp {name}" in run(name, "--help").out.partition("Usage")[2].partition("\n")[2]  # an example
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name}"
+    assert run("--version").out.startswith("lsp ")
+
+
+def test_info_names_backends_the_model_and_what_can_be_set(run: Callable[..., Ran]) -> None:
+    out = run("info").out
+    for words in ("commit_prefix", "2.06 M parameters", "threshold", "p=0.9", "islands=none, stuck=first"):
+        assert words in out
+    assert "unavailable" not in out
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/cli.md"])
+def test_documented_commands_print_what_is_written_below_them(
+    run: Callable[..., Ran], document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, *commands = (ROOT / document).read_text("utf-8").split("\n$ lsp ")
+    for command, _, printed in (text.partition("\n") for text in commands):
+        ran = run(*shlex.split(command))
+        assert f"{printed}\n".startswith(ran.out or ran.err)
+    assert commands
+
+
+# Generate
+
+
+def test_text_goes_to_stdout_and_its_cost_to_stderr(run: Callable[..., Ran]) -> None:
+    ran = run("generate", PROMPT, *NEW)
+    assert (ran.code, ran.out) == (0, ANSWER + "\n")
+    assert "passes, " in ran.err
+    assert "tokens per pass, " in ran.err
+
+
+def test_json_is_what_generate_returns(run: Callable[..., Ran]) -> None:
+    other = "Use 2, 9 and 14 to make 4.\n"
+    ran = run(
+        "generate", PROMPT, other, "--json", *NEW, "--scheduler", "threshold", "--set", "p=0.8", "--cache", "none"
+    )
+    model, tokenizer = load_model("tiny", None, "cpu")
+    wanted = lsp.generate(
+        model, [PROMPT, other], tokenizer=tokenizer, max_new_tokens=24, scheduler=lsp.Threshold(0.8), cache="none"
+    )
+    assert ran.err == ""
+    for line, answer in zip(ran.out.splitlines(), wanted, strict=True):
+        got = json.loads(line)
+        assert set(got.pop("seconds")) == {"model", "head", "host"}
+        assert got.pop("options")["cache"] == "none"
+        assert got.pop("scheduler") == "Threshold(p=0.8)"
+        assert got == {name: getattr(answer, name) for name in got}
+        assert len(got) == 7
+
+
+def test_a_stream_prints_the_same_text(run: Callable[..., Ran]) -> None:
+    assert run("generate", PROMPT, "--stream", *NEW).out == ANSWER + "\n"
+
+
+def test_steps_mark_the_passes(run: Callable[..., Ran]) -> None:
+    out = run("generate", PROMPT, "--steps", *NEW).out
+    assert out.startswith("[1]First")
+    assert "[2]" in out
+    assert "\x1b" not in out
+
+
+def test_a_prompt_comes_from_a_file_stdin_or_a_chat(run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text(PROMPT)
+    assert run("generate", "--file", tmp_path / "prompt.txt", *NEW).out == ANSWER + "\n"
+    assert run("generate", "--file", "-", *NEW, stdin=PROMPT).out == ANSWER + "\n"
+    assert run("generate", "--chat", PROMPT.strip(), *NEW).out == ANSWER + "\n"
+    both = run("generate", PROMPT, "--file", "-", *NEW, stdin=PROMPT)
+    assert both.out == f"{ANSWER}\n\n{ANSWER}\n"
+    assert both.err.count("for all 2 prompts") == 2
+
+
+@pytest.mark.parametrize("prompt", ["", "[bold]x[/]", "[/]", "ü漢字🙂", "\\[x", "a\r\nb"])
+def test_any_prompt_is_taken_literally(run: Callable[..., Ran], prompt: str) -> None:
+    model, tokenizer = load_model("tiny", None, "cpu")
+    (wanted,) = lsp.generate(model, prompt, tokenizer=tokenizer, max_new_tokens=4)
+    ran = run("generate", "--max-new-tokens", 4, "--", prompt)
+    assert (ran.code, ran.out) == (0, f"{wanted.text}\n")
+
+
+def test_markup_in_an_answer_is_printed_as_it_is(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    from lsp.render import terminal
+
+    pieces = terminal.pieces_of
+    monkeypatch.setattr(terminal, "pieces_of", lambda *given: ["[bold]", "[/]", *pieces(*given)[2:]])
+    assert "[bold]" in (out := run("generate", PROMPT, "--steps", *NEW).out)
+    assert "[/]" in out
+
+
+def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
+    given = ["--block-length", 8, "--lookahead", 4, "--refresh-every", 3, "--no-stop-early", "--temperature", 0.5]
+    got = json.loads(run("generate", PROMPT, "--json", *NEW, *given, "--seed", 3, "--stop", "then").out)
+    assert got["options"] == {
+        "block_length": 8,
+        "lookahead": 4,
+        "cache": "prefix",
+        "refresh_every": 3,
+        "stop_early": False,
+        "temperature": 0.5,
+    }
+    assert "then" not in got["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wanted"),
+    [
+        ("lsp", [], lsp.LongestStablePrefix()),
+        ("lsp", ["rule=paper", "alpha=0.1"], lsp.LongestStablePrefix(PrefixRule(alpha=0.1))),
+        (None, ["floor=3", "islands=5", "stuck=best"], lsp.LongestStablePrefix(FLOOR_3, 5.0, "best")),
+        ("scattered", ["window=4", "snap=false"], lsp.ScatteredMargin(PrefixRule(window=4, snap=False))),
+        ("prophet", ["thresholds=3,2,1", "region=8"], lsp.Prophet((3.0, 2.0, 1.0), 8)),
+        ("prophet", ["region=none"], lsp.Prophet()),
+        ("topk", ["k=3"], lsp.TopK(3)),
+    ],
+)
+def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[str], wanted: object) -> None:
+    assert settings.scheduler(name, given) == wanted
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("No such command 'gen'", ["gen"]),
+        ("--nope", ["generate", "--nope", "x"]),
+        ("--max-new-tokens", ["generate", "x", "--max-new-tokens", "x"]),
+        ("expected a PROMPT or --file FILE, got neither", ["generate"]),
+        ("at most one of --stream, --steps and --json", ["generate", "x", "--stream", "--json"]),
+        ("expected a single one with --stream, got 2", ["generate", "x", "y", "--stream"]),
+        ("Invalid scheduler: expected one of lsp, fixed", ["generate", "x", "--scheduler", "best"]),
+        (
+            "Invalid setting 'q=1' of threshold: expected name=value with p=0.9",
+            ["generate", "x", "--scheduler", "threshold", "--set", "q=1"],
+        ),
+        ("Invalid setting 'floor' of lsp: expected name=value with islands=none", ["generate", "x", "--set", "floor"]),
+        ("Invalid floor: expected a number or none, got 'x'", ["generate", "x", "--set", "floor=x"]),
+        ("Invalid window: expected an integer, got '1.5'", ["generate", "x", "--set", "window=1.5"]),
+        ("Invalid snap: expected true or false, got '2'", ["generate", "x", "--set", "snap=2"]),
+        ("Invalid stuck: expected first or best, got 'x'", ["generate", "x", "--set", "stuck=x"]),
+        ("Invalid rule: expected paper or guarded, got 'x'", ["generate", "x", "--set", "rule=x"]),
+        (
+            "Invalid thresholds: expected 3 numbers with commas",
+            ["generate", "x", "--scheduler", "prophet", "--set", "thresholds=1,2"],
+        ),
+        ("Invalid p: expected 0 < p <= 1, got 2.0", ["generate", "x", "--scheduler", "threshold", "--set", "p=2"]),
+        ("Invalid cache: expected 'prefix', 'block' or 'none'", ["generate", "x", "--cache", "dual"]),
+        ("Invalid max_new_tokens: expected at most 255", ["generate", "x", "--max-new-tokens", "999"]),
+        ("Invalid delimiters: expected text, code", ["generate", "x", "--delimiters", "foo"]),
+        ("Invalid device: expected one such as cpu", ["generate", "x", "--device", "foo"]),
+        ("Invalid dtype: expected float32", ["generate", "x", "--dtype", "foo"]),
+        ("expected text in UTF-8, got 'a\\udcff'", ["generate", "a\udcff"]),
+        ("expected a name that ends in .html or .jsonl, got out.txt", ["trace", "out.txt"]),
+        ("Invalid task: expected one of arithmetic", ["trace", "out.jsonl", "--task", "foo"]),
+        ("Invalid index: expected at least 0, got -1", ["trace", "out.jsonl", "--index", "-1"]),
+        ("expected a PROMPT or --file FILE, got both", ["trace", "out.jsonl", "x", "--file", __file__]),
+        ("Invalid --from: expected a page", ["trace", "out.jsonl", "--from", "x"]),
+        ("expected JSON lines of 'lsp trace 1'", ["trace", "out.html", "--from", __file__]),
+        ("Missing argument 'OUT'", ["trace"]),
+    ],
+)
+def test_bad_usage_is_one_line_and_code_2(fails: Callable[..., None], message: str, arguments: list[str]) -> None:
+    fails(2, message, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("/nope: No such file or directory", ["generate", "--file", "/nope"]),
+        ("got /nope: no such folder", ["generate", "x", "--model", "/nope"]),
+        ("/nope: no such folder", ["trace", "/nope/out.html"]),
+        ("No such file or directory", ["trace", "out.html", "--from", "nope.jsonl"]),
+    ],
+)
+def test_a_failure_is_one_line_and_code_1(fails: Callable[..., None], message: str, arguments: list[str]) -> None:
+    fails(1, message, *arguments)
+
+
+def test_a_file_that_is_not_text_and_a_model_without_a_tokenizer_are_named(
+    fails: Callable[..., None], tmp_path: Path
+) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    fails(2, "bytes: expected text in UTF-8", "generate", "--file", tmp_path / "bytes")
+    fails(2, "Invalid model: expected a tokenizer in", "generate", "x", "--model", llada().save(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError("no room\nat all"), 1, "no room"),
+        (ImportError("pip install it"), 1, "pip install it"),
+        (AssertionError(), 1, "AssertionError"),
+    ],
+)
+def test_whatever_happens_there_is_no_traceback(
+    fails: Callable[..., None], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(lsp, "generate", broken)
+    fails(code, f"lsp: error: {message}\n", "generate", "x")
+
+
+def test_a_failure_in_the_middle_says_what_was_committed(
+    fails: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = load_model("tiny", None, "cpu")
+    inner, calls = type(model).forward, []
+
+    def broken(self: torch.nn.Module, *given: object, **more: object) -> torch.Tensor:
+        calls.append(0)
+        return inner(self, *given, **more) * (1 if len(calls) < 3 else torch.nan)
+
+    monkeypatch.setattr(type(model), "forward", broken)
+    arguments = ["generate", PROMPT, *NEW, "--scheduler", "fixed"]
+    fails(1, "NaN in sequence 0, step 2; nothing of this step was committed; before it: 'First 7'", *arguments)
+
+
+def test_debug_shows_where_an_error_comes_from(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="got neither"):
+        run("--debug", "generate")
+    monkeypatch.setenv("LSP_DEBUG", "1")
+    with pytest.raises(ValueError, match="got neither"):
+        run("generate")
+
+
+def test_a_closed_pipe_is_left_quietly() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with process("info", stdout=write) as running:
+        os.close(write)
+        assert running.stderr.read() == ""
+    assert running.returncode == 1
+
+
+def test_without_the_extra_the_package_imports_and_the_command_says_what_is_missing() -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['typer', 'rich', 'matplotlib']))\n"
+    with process("--help", code=blocked + "import lsp, lsp.__main__; lsp.__main__.main()") as running:
+        out, err = running.communicate()
+    assert (running.returncode, out) == (1, "")
+    assert err == "lsp: error: the lsp command needs typer and rich: pip install 'lsp-kernels[cli]'\n"
+
+
+# Trace
+
+
+def test_a_trace_and_its_rival_are_written_and_become_a_page(run: Callable[..., Ran], tmp_path: Path) -> None:
+    out, rival, page = tmp_path / "a.jsonl", tmp_path / "a.threshold.jsonl", tmp_path / "a.html"
+    assert run("trace", out, PROMPT, *NEW).out == f"wrote {out}\nwrote {rival}\n"
+    first, second = lsp.Trace.load(out), lsp.Trace.load(rival)
+    assert first.text == ANSWER
+    assert first.scheduler.startswith("LongestStablePrefix")
+    assert second.scheduler.startswith("Threshold")
+    assert run("trace", page, "--from", out, "--from", rival).out == f"wrote {page}\n"
+    assert "<html" in page.read_text("utf-8")
+
+
+def test_without_a_prompt_a_held_out_problem_is_traced(run: Callable[..., Ran], tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    ran = run("trace", out, "--task", "countdown", "--index", 1, "--against", "none", *NEW)
+    assert ran.out == f"wrote {out}\n"
+    trace, (_, problem) = lsp.Trace.load(out), generate("countdown", 2)
+    assert "".join(trace.pieces[token] for token in trace.prompt) == problem.prompt
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_page_is_written_at_once(run: Callable[..., Ran], tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    assert run("trace", page, "--chat", PROMPT, *NEW, "--against", "full").out == f"wrote {page}\n"
+    assert "<html" in page.read_text("utf-8")
