@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lsp.tables import tasks
+
 COSTS = {"passes": "passes per problem", "positions": "token positions per problem"}
 MARKERS = "osD^vP*X<>hd"
 FORMATS = (".png", ".svg", ".pdf")
 
 
-def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, title: str = "", group: str = "scheduler") -> None:
-    """Writes a picture of the rows of `lsp.tables.rows`, both costs side by side, on logarithmic axes.
+def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, group: str = "scheduler") -> None:
+    """Writes a picture of the rows of `lsp.tables.rows`: a line of plots per task, both costs, on logarithmic axes.
 
-    Rows with the same `group` share a marker; where there are several, a line joins those that no other of them beats
-    in both accuracy and cost.
+    Rows of the same `group` share a colour; where there are several, a line joins those that no other of them beats in
+    both accuracy and cost.
     """
     if Path(path).suffix not in FORMATS:
         raise ValueError(f"Invalid plot: expected a file name with {', '.join(FORMATS)}, got {str(path)!r}")
@@ -24,32 +26,50 @@ def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, title: str = "", g
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = list(dict.fromkeys(row[group] for row in rows))
-    colours = pyplot.get_cmap("tab10" if len(names) <= 10 else "tab20")
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
-    for axis, (cost, label) in zip(axes, COSTS.items(), strict=True):
-        for i, name in enumerate(names):
-            of_name = sorted((row for row in rows if row[group] == name), key=lambda row: row[cost])
-            style = {"color": colours(i % colours.N), "marker": MARKERS[i % len(MARKERS)], "linestyle": "none"}
-            axis.errorbar(
-                [row[cost] for row in of_name],
-                [100 * row["accuracy"] for row in of_name],
-                [[100 * (row["accuracy"] - row["low"]) for row in of_name],
-                 [100 * (row["high"] - row["accuracy"]) for row in of_name]],
-                elinewidth=0.5, alpha=0.85, markersize=6, label=name, **style,
-            )  # fmt: skip
-            best = frontier(of_name, cost)
-            axis.plot([r[cost] for r in best], [100 * r["accuracy"] for r in best], color=style["color"], linewidth=1)
-        axis.set_xscale("log")
-        axis.set_xlabel(label)
-        axis.grid(alpha=0.3, which="both", linewidth=0.4)
-    axes[0].set_ylabel("solved, %")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize="small", frameon=False)
-    if title:
-        figure.suptitle(title)
+    groups = list(dict.fromkeys(row[group] for row in rows))
+    colours = pyplot.get_cmap("tab10" if len(groups) <= 10 else "tab20")
+    styles = {
+        name: {"color": colours(i % colours.N), "marker": MARKERS[i % len(MARKERS)]} for i, name in enumerate(groups)
+    }
+    names = tasks(rows)
+    figure, grid = pyplot.subplots(
+        len(names), 2, figsize=(11, 0.6 + 3.4 * len(names)), sharey="row", squeeze=False, layout="constrained"
+    )
+    for task, axes in zip(names, grid, strict=True):
+        for axis, (cost, label) in zip(axes, COSTS.items(), strict=True):
+            for name, style in styles.items():
+                _draw(axis, [row for row in rows if (row["task"], row[group]) == (task, name)], cost, name, style)
+            axis.set(xscale="log", xlabel=label, title=task)
+            axis.grid(alpha=0.3, which="both", linewidth=0.4)
+        axes[0].set_ylabel("solved, %")
+    handles = {label: handle for axis in grid.flat for handle, label in zip(*axis.get_legend_handles_labels())}  # noqa: B905
+    figure.legend(handles.values(), handles, loc="outside right upper", fontsize="small", frameon=False)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def _draw(axis: Any, rows: Sequence[dict[str, Any]], cost: str, name: str, style: dict[str, Any]) -> None:
+    if not rows:
+        return
+    solved = [100 * row["accuracy"] for row in rows]
+    reach = [
+        [100 * (row["accuracy"] - row["low"]) for row in rows],
+        [100 * (row["high"] - row["accuracy"]) for row in rows],
+    ]
+    crowded = len(rows) > 8
+    axis.errorbar(
+        [row[cost] for row in rows],
+        solved,
+        None if crowded else reach,
+        linestyle="none",
+        elinewidth=0.6,
+        alpha=0.35 if crowded else 0.9,
+        markersize=4 if crowded else 6,
+        label=name,
+        **style,
+    )
+    best = sorted(frontier(rows, cost), key=lambda row: row[cost])
+    axis.plot([row[cost] for row in best], [100 * row["accuracy"] for row in best], color=style["color"], linewidth=1.2)
 
 
 def frontier(rows: Sequence[dict[str, Any]], *costs: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
@@ -25,16 +25,16 @@ HEADINGS = {
 }
 
 
-def rows(results: Sequence[Result], baseline: Result | None = None) -> list[dict[str, Any]]:
-    """One row per result, of means over the problems; times are compared with the baseline, by default the first."""
-    baseline = baseline or results[0]
-    return [_row(result, baseline) for result in results]
+def rows(task: str, results: Sequence[Result]) -> list[dict[str, Any]]:
+    """One row per result, of means over the problems; times are compared with the first result."""
+    return [_row(task, result, results[0]) for result in results]
 
 
-def _row(result: Result, baseline: Result) -> dict[str, Any]:
+def _row(task: str, result: Result, baseline: Result) -> dict[str, Any]:
     low, high = result.interval
     flips = result.flips
     return {
+        "task": task,
         "scheduler": result.setting.name,
         "tail": not result.setting.options.stop_early,
         "accuracy": result.accuracy,
@@ -69,12 +69,21 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [list(HEADINGS.values()), ["---", "---", *["---:"] * (len(HEADINGS) - 2)], *map(cells, rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def markdown(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
+    """A table for each task."""
+    out = ", ".join(f"{key} {value}" for key, value in about.items()) + "\n"
+    for task in tasks(rows):
+        lines = [list(HEADINGS.values()), ["---", "---", *["---:"] * (len(HEADINGS) - 2)]]
+        lines += [cells(row) for row in rows if row["task"] == task]
+        out += f"\n## {task}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return out
 
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+def tasks(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["task"] for row in rows))
+
+
+def as_csv(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -84,3 +93,11 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 def as_json(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
     return json.dumps({**about, "rows": list(rows)}, indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Sequence[dict[str, Any]], dict[str, Any]], str]] = {
+    ".md": markdown,
+    ".csv": as_csv,
+    ".json": as_json,
+}
+"""How a table is written, by the ending of the file's name."""

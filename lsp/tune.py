@@ -7,6 +7,7 @@ each task and setting, so that a run that was stopped goes on where it was.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -16,7 +17,7 @@ from typing import Any
 
 from lsp.compare import Setting, compare
 from lsp.decode import Options
-from lsp.intervals import wilson
+from lsp.intervals import paired, wilson
 from lsp.problems import Problems
 from lsp.schedulers import Factor, Full, LongestStablePrefix, Prophet, Threshold
 from lsp_kernels import PrefixRule
@@ -59,38 +60,42 @@ def prefixes() -> list[LongestStablePrefix]:
     return [LongestStablePrefix(rule, **each) for rule in rules for each in islands]
 
 
-def variants(rule: PrefixRule, islands: float) -> list[LongestStablePrefix]:
-    """One preset and its neighbours, in every parameter of the rule and of islands."""
-    near = [
-        *({"floor": floor} for floor in (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 8.0)),
-        *({"snap": True, "no_delimiter": "keep", "window": window} for window in (1, 2, 4, 8, 16)),
-        *({"snap": True, "no_delimiter": "minimum", "window": window} for window in (4, 16)),
+def variants(preset: LongestStablePrefix) -> list[LongestStablePrefix]:
+    """A preset and its neighbours, in every parameter of the rule and of islands."""
+    rule = preset.rule
+    rules = [
+        *(replace(rule, floor=floor) for floor in (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 8.0)),
+        *(replace(rule, snap=True, no_delimiter="keep", window=window) for window in (0, 1, 2, 4, 8, 16)),
+        *(replace(rule, snap=True, no_delimiter="minimum", window=window) for window in (4, 16)),
     ]
-    rules = list(dict.fromkeys([rule, *(replace(rule, **change) for change in near)]))
     capped = [replace(rule, beta=beta) for beta in (0.25, 0.5, 0.75)]
-    return [
-        *(LongestStablePrefix(each, islands) for each in rules),
-        *(LongestStablePrefix(each) for each in (*rules, *capped)),
-        *(LongestStablePrefix(rule, level) for level in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0) if level != islands),
-        *(LongestStablePrefix(rule, level, "best") for level in (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)),
+    levels = [
+        replace(preset, islands=level, stuck_below=below)
+        for level, below in product((1.5, 2.0, 2.5, 3.0, 4.0, 6.0), (1.0, 1.5, 2.0, None))
+        if below is None or below <= (rule.floor or 0)
     ]
+    levels += [replace(level, stuck="best") for level in levels]
+    lower = [replace(preset, rule=each, stuck_below=min(preset.stuck_below or 0, each.floor or 0)) for each in rules]
+    return [preset, *lower, *(LongestStablePrefix(each) for each in (*rules, *capped)), *levels]
 
 
 def grid() -> list[Candidate]:
-    """Every family on every loop."""
+    """Every family on every loop, and the default with its neighbours."""
     families: dict[str, Sequence[Any]] = {
-        "Full": [Full()],
         "LSP": prefixes(),
         "Threshold": [Threshold(p) for p in (0.8, 0.9, 0.95, 0.98, 0.99, 0.995)],
         "Factor": [Factor(f) for f in (0.1, 0.25, 0.5, 1.0)],
         "Prophet": [Prophet((7.5 * k, 5.0 * k, 2.5 * k)) for k in (0.5, 1.0, 2.0)],
+        "Full": [Full()],
     }
-    out = [
-        Candidate(family, Setting(describe(scheduler, options), scheduler, options))
+    pairs = [
+        (family, scheduler, options)
         for family, schedulers in families.items()
         for scheduler, options in product(schedulers, loops(lookahead=family != "Prophet"))
     ]
-    return out
+    pairs += [("LSP", scheduler, Options()) for scheduler in variants(LongestStablePrefix.guarded())]
+    out = [Candidate(family, Setting(describe(scheduler, loop), scheduler, loop)) for family, scheduler, loop in pairs]
+    return list({candidate.name: candidate for candidate in out}.values())
 
 
 def describe(scheduler: Any, options: Options) -> str:
@@ -120,13 +125,16 @@ def run(
     batch: int = 50,
     about: dict[str, Any],
     advance: Callable[[], None] = lambda: None,
+    **arguments: Any,
 ) -> None:
     """Adds a line for every candidate that the file does not have yet for these problems."""
     done = {(row["task"], row["name"], row["n"]) for row in read(path)} if path.exists() else set()
     with path.open("a", encoding="utf-8") as out:
         for candidate in candidates:
             if (problems.name, candidate.name, len(problems)) not in done:
-                (result,) = compare(model, problems, [candidate.setting], max_new_tokens=max_new_tokens, batch=batch)
+                (result,) = compare(
+                    model, problems, [candidate.setting], max_new_tokens=max_new_tokens, batch=batch, **arguments
+                )
                 row = {
                     "task": problems.name,
                     "n": len(problems),
@@ -155,10 +163,50 @@ def read(path: Path) -> list[dict[str, Any]]:
 def worth_another_look(rows: Sequence[dict[str, Any]], slack: float) -> set[str]:
     """The names of settings that no other of their family beats by more than `slack` at no more cost, on any task."""
     kept = set()
-    for family, task, cost in product({r["family"] for r in rows}, {r["task"] for r in rows}, COSTS):
-        of_family = [row for row in rows if row["family"] == family and row["task"] == task]
+    for task, family, cost in product({r["task"] for r in rows}, {r["family"] for r in rows}, COSTS):
+        of_family = [row for row in rows if (row["task"], row["family"]) == (task, family)]
         for row in of_family:
-            rivals = (other["accuracy"] for other in of_family if other[cost] <= row[cost])
-            if row["accuracy"] + slack >= max(rivals):
+            if row["accuracy"] + slack >= max(other["accuracy"] for other in of_family if other[cost] <= row[cost]):
                 kept.add(row["name"])
     return kept
+
+
+def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:
+    """Markdown: what the preset reaches on each task, against Full and against every setting of its rivals."""
+    out = ""
+    for task in dict.fromkeys(row["task"] for row in rows):
+        here = [row for row in rows if row["task"] == task]
+        ours = next(row for row in here if row["name"] == preset)
+        out += f"\n## {task}\n\n| | solved, % | passes | positions | ours minus theirs, points |\n"
+        out += "|---|---:|---:|---:|---:|\n" + _line("the preset", ours)
+        rivals = [row for row in here if row["family"] in RIVALS]
+        best = max(row["accuracy"] for row in here if row["family"] == "Full")
+        named = {
+            "the best Full": [row for row in here if row["family"] == "Full" and row["accuracy"] == best],
+            "as accurate, no more passes": _beating(rivals, ours, "passes"),
+            "as accurate, no more positions": _beating(rivals, ours, "positions"),
+            "Fast-dLLM": [row for row in here if FAST_DLLM.fullmatch(row["name"])],
+        }
+        for name, found in named.items():
+            found.sort(key=lambda row: row["positions"])
+            out += "".join(_line(f"{name}: {row['name']}", row, ours) for row in found) or f"| {name}: none | | | | |\n"
+    return out
+
+
+RIVALS = ("Threshold", "Factor", "Prophet")
+FAST_DLLM = re.compile(r"Threshold block_length=\d+ cache=block")  # with its default p
+
+
+def _beating(rivals: Sequence[dict[str, Any]], ours: dict[str, Any], cost: str) -> list[dict[str, Any]]:
+    return [row for row in rivals if row["accuracy"] >= ours["accuracy"] and row[cost] <= ours[cost]]
+
+
+def _line(name: str, row: dict[str, Any], ours: dict[str, Any] | None = None) -> str:
+    cells = [name, f"{100 * row['accuracy']:.1f}", f"{row['passes']:.2f}", f"{row['positions']:.0f}", ""]
+    if ours is not None:
+        first, second = ([bit == "1" for bit in each["right"]] for each in (ours, row))
+        low, high = paired(first, second)
+        cells[2] += f" ({row['passes'] / ours['passes']:.2f}x)"
+        cells[3] += f" ({row['positions'] / ours['positions']:.2f}x)"
+        cells[4] = f"{100 * (ours['accuracy'] - row['accuracy']):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    return f"| {' | '.join(cells)} |\n"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lsp.cli import demo, generate, info, trace
+from lsp.cli import compare, demo, generate, info, trace, tune
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -39,6 +39,7 @@ def lsp(
       lsp generate --chat "Use 3, 5 and 7 to make 15."
       lsp generate --model GSAI-ML/LLaDA-8B-Instruct --chat "Why is the sky blue?"
       lsp trace out.html
+      lsp compare --task arithmetic
       lsp demo
 
     Every command has its own help, e.g. lsp generate --help.
@@ -49,5 +50,7 @@ def lsp(
 
 app.command(short_help="Continue prompts.")(generate.generate)
 app.command(short_help="Write down every step of decoding, as a page or as JSON lines.")(trace.trace)
+app.command(short_help="The paper's tables: what every scheduler solves and costs.")(compare.compare)
+app.command(short_help="Every scheduler on a grid of options: the frontier of accuracy and cost.")(tune.tune)
 app.command(short_help="Solve held-out problems with three schedulers and compare them.")(demo.demo)
 app.command(short_help="Backends here, the embedded model, schedulers and their settings.")(info.info)

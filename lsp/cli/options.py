@@ -128,6 +128,11 @@ def read_text(file: str) -> str:
         raise ValueError(f"Invalid {file}: expected text in UTF-8, got {error}") from None
 
 
+def region(model: str, max_new_tokens: int | None) -> int:
+    """How many masks follow a prompt."""
+    return max_new_tokens if max_new_tokens is not None else REGION if model == "tiny" else 128
+
+
 def as_chat(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
@@ -143,10 +148,14 @@ def decoding(
 ) -> dict[str, Any]:
     """The keywords of `lsp.generate`; what is wrong with the loop's options is said before a model is loaded."""
     lsp.Options(**loop)
-    if max_new_tokens is None:
-        max_new_tokens = REGION if model == "tiny" else 128
     kinds = delimiters[0] if delimiters and len(delimiters) == 1 else delimiters or "text"
-    return {"max_new_tokens": max_new_tokens, "stop": stop or (), "delimiters": kinds, "seed": seed, **loop}
+    return {
+        "max_new_tokens": region(model, max_new_tokens),
+        "stop": stop or (),
+        "delimiters": kinds,
+        "seed": seed,
+        **loop,
+    }
 
 
 @contextmanager

@@ -1,0 +1,143 @@
+"""``lsp compare``: the paper's tables on any model and task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lsp import compare as comparison
+from lsp import tables
+from lsp.cli import options as o
+from lsp.problems import load_problems
+from lsp.tiny.tasks import SPLITS, TASKS
+
+TAILS = {"dropped": (True,), "decoded": (False,), "both": (True, False)}
+
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task",
+        metavar="NAME",
+        help=f"{', '.join(TASKS)}, or a file of JSON lines with prompt (or question) and answer. May be repeated.",
+        show_default="all of the embedded tasks",
+    ),
+]
+Count = Annotated[int, typer.Option("--problems", metavar="N", min=1, help="Problems per task.")]
+Split = Annotated[str, typer.Option(metavar="NAME", help=f"Of the embedded tasks: {', '.join(SPLITS)}.")]
+ProblemSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Which problems of the split.")]
+Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Problems that are decoded together.")]
+Judge = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="For a file: number (the last one), exact, or contains.",
+        show_default="number where the answer has ####, else exact",
+    ),
+]
+Plot = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Also draw accuracy against passes and positions: .png, .svg, .pdf.")
+]
+
+
+def compare(
+    task: Tasks = None,
+    problems: Count = 100,
+    split: Split = "test",
+    seed: ProblemSeed = 1,
+    model: o.Model = "tiny",
+    dtype: o.Dtype = None,
+    device: o.Device = "cpu",
+    max_new_tokens: o.MaxNewTokens = None,
+    block_length: Annotated[int, typer.Option(metavar="N", min=1, help="Of the rows in blocks.")] = 16,
+    tail: Annotated[
+        str, typer.Option(metavar="KIND", help="The tail after a stop: dropped, decoded (as published), or both.")
+    ] = "both",
+    flips: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Measure the flip rate on so many problems; 0 leaves it out.")
+    ] = 25,
+    batch: Batch = 25,
+    chat: o.Chat = False,
+    judge: Judge = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="Also write the tables: .md, .csv or .json. May be repeated."),
+    ] = None,
+    plot: Plot = None,
+) -> None:
+    """Runs Full, fixed prefixes, LSP, and its rivals on the same problems and shows what each solves and costs.
+
+    The speed-up is measured against Full, the first row, in this very run. The flip rate is the share of open masks
+    that change their best token between two passes, between 25 % and 75 % of completion.
+
+    \b
+      lsp compare --task arithmetic --problems 50
+      lsp compare --out tables.md --out tables.json --plot frontier.svg
+      lsp compare --model GSAI-ML/LLaDA-8B-Instruct --task gsm8k.jsonl --chat --block-length 32 --max-new-tokens 256
+    """
+    if tail not in TAILS:
+        raise ValueError(f"Invalid tail: expected {', '.join(TAILS)}, got {tail!r}")
+    for path, endings in (*((path, tables.FORMATS) for path in out or ()), *([(plot, PICTURES)] if plot else ())):
+        check_output(path, endings)
+    sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
+    settings = comparison.paper_settings(block_length)
+    settings = [setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in settings]
+    network, tokenizer = o.load_model(model, dtype, device)
+    length = o.region(model, max_new_tokens)
+    about = {"model": model, "problems": problems, "split": split, "seed": seed, "max_new_tokens": length}
+    about |= {"batch": batch, "dtype": str(network.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
+    arguments = {"max_new_tokens": length, "batch": batch, "flips": flips, "tokenizer": tokenizer}
+    rows: list[dict[str, Any]] = []
+    console = Console()
+    for each in sets:
+        total = comparison.steps_of(each, settings, batch, flips)
+        with bar(each.name, total) as advance:
+            results = comparison.compare(network, each, settings, advance=advance, **arguments)
+        rows += tables.rows(each.name, results)
+        console.print(show(each.name, rows), soft_wrap=True)
+        for path in out or ():  # after every task, so that nothing is lost if a later one fails
+            path.write_text(tables.FORMATS[path.suffix](rows, about), "utf-8")
+    for path in out or ():
+        print(f"wrote {path}")
+    if plot is not None:
+        from lsp.plot import plot as draw
+
+        draw([row for row in rows if not row["tail"]] or rows, plot)
+        print(f"wrote {plot}")
+
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def check_output(path: Path, endings: Any) -> None:
+    """Refuses a name that cannot be written before hours of work."""
+    if path.suffix not in endings:
+        raise ValueError(f"Invalid {path}: expected a name that ends in {', '.join(endings)}")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(2, "no such folder", str(path.parent))
+
+
+def show(task: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=task, box=None, pad_edge=False, title_justify="left", title_style="bold", header_style="bold")
+    for i, heading in enumerate(tables.HEADINGS.values()):
+        table.add_column(heading, justify="left" if i < 2 else "right", no_wrap=True)
+    for row in rows:
+        if row["task"] == task:
+            table.add_row(*tables.cells(row))
+    return table
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Any]:
+    """A progress bar on stderr, as the function that moves it on by one."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,81 @@
+"""``lsp tune``: every scheduler on the same grid of options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lsp import tune as tuning
+from lsp.cli import compare as c
+from lsp.cli import options as o
+from lsp.decode import Options
+from lsp.problems import load_problems
+from lsp.schedulers import LongestStablePrefix
+from lsp.tiny.tasks import TASKS
+
+
+def tune(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="JSON lines; what it holds already is not run again.")],
+    task: c.Tasks = None,
+    problems: c.Count = 50,
+    split: c.Split = "dev",
+    seed: c.ProblemSeed = 2,
+    model: o.Model = "tiny",
+    dtype: o.Dtype = None,
+    device: o.Device = "cpu",
+    max_new_tokens: o.MaxNewTokens = None,
+    batch: c.Batch = 50,
+    chat: o.Chat = False,
+    judge: c.Judge = None,
+    start: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Run only settings that are good in these results. May be repeated."
+        ),
+    ] = None,
+    slack: Annotated[
+        float, typer.Option(metavar="X", help="With --from: good is at most X (0.02 is two points) behind the best.")
+    ] = 0.0,
+    plot: c.Plot = None,
+) -> None:
+    """Runs a grid of schedulers and loop options, and says which of them beat the default of lsp generate.
+
+    Stop it at any time: the same command goes on where it was.
+
+    \b
+      lsp tune dev.jsonl --task code --task countdown
+      lsp tune test.jsonl --from dev.jsonl --split test --seed 1 --problems 500 --plot frontier.svg
+    """
+    c.check_output(out, (".jsonl",))
+    if plot is not None:
+        c.check_output(plot, c.PICTURES)
+    candidates = tuning.grid()
+    preset = tuning.describe(LongestStablePrefix.guarded(), Options())
+    if start:
+        seen = [row for path in start for row in tuning.read(path)]
+        kept = tuning.worth_another_look(seen, slack) | {preset}
+        candidates = [candidate for candidate in candidates if candidate.name in kept]
+    sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
+    network, tokenizer = o.load_model(model, dtype, device)
+    for each in sets:
+        with c.bar(each.name, len(candidates)) as advance:
+            tuning.run(
+                network,
+                each,
+                candidates,
+                out,
+                max_new_tokens=o.region(model, max_new_tokens),
+                batch=batch,
+                about={"model": model, "split": split, "seed": seed},
+                advance=advance,
+                tokenizer=tokenizer,
+            )
+    rows = [row for row in tuning.read(out) if row["task"] in {each.name for each in sets} and row["n"] == problems]
+    print(tuning.verdict(rows, preset), end="")
+    if plot is not None:
+        from lsp.plot import plot as draw
+
+        draw(rows, plot, group="family")
+        print(f"wrote {plot}")
