@@ -93,7 +93,7 @@ def generate(
     max_new_tokens : int
         How many masks follow each prompt.
     scheduler : Scheduler or str
-        By default `lsp.LongestStablePrefix`; a name of `lsp.schedulers.NAMES`, or an object with its options.
+        By default `lsp.LongestStablePrefix.guarded()`; a name of `lsp.schedulers.NAMES`, or an object with its options.
     tokenizer : optional
         By default the one of the model's folder. Prompts of ids need none.
     vocabulary : Vocabulary, optional
@@ -175,7 +175,7 @@ class Run:
         self.prompts = [self._encode(prompt) for prompt in as_batch(prompts)]
         self.total = len(self.prompts) * as_integer("max_new_tokens", max_new_tokens, 0)
         self.vocabulary = self._vocabulary(vocabulary, delimiters)
-        self.scheduler = scheduler_of(scheduler, snap=self.vocabulary.has_delimiters)
+        self.scheduler = scheduler_of(scheduler)
         stops = [stop] if isinstance(stop, str) else list(stop)
         if stops and self.tokenizer is None:
             raise ValueError("Invalid stop: expected none without a tokenizer, got stop strings")

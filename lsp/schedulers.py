@@ -47,8 +47,13 @@ class LongestStablePrefix:
 
     @classmethod
     def guarded(cls) -> LongestStablePrefix:
-        """The default of `lsp.generate`, with the figures behind it in docs/results.md."""
+        """The longest stable prefix with islands, as tuned (docs/results.md): the default of `lsp.generate`."""
         return cls(PrefixRule.guarded(), islands=2.0, stuck_below=2.0)
+
+    @classmethod
+    def paper(cls) -> LongestStablePrefix:
+        """The longest stable prefix as the paper has it, without a floor."""
+        return cls(PrefixRule())
 
     def __post_init__(self) -> None:
         if self.stuck not in ("first", "best"):
@@ -220,6 +225,7 @@ class Prophet:
 
 NAMES: dict[str, Callable[..., Scheduler]] = {
     "lsp": LongestStablePrefix.guarded,
+    "paper": LongestStablePrefix.paper,
     "fixed": FixedPrefix,
     "full": Full,
     "topk": TopK,
@@ -231,10 +237,10 @@ NAMES: dict[str, Callable[..., Scheduler]] = {
 """The schedulers by the names that `generate` understands."""
 
 
-def scheduler_of(given: Scheduler | str | None, *, snap: bool = True) -> Scheduler:
-    """A scheduler from its name, or as it is; by default `LongestStablePrefix`, which snaps if there are delimiters."""
+def scheduler_of(given: Scheduler | str | None) -> Scheduler:
+    """A scheduler from its name, or as it is; by default `LongestStablePrefix.guarded`."""
     if given is None:
-        return LongestStablePrefix(replace(PrefixRule.guarded(), snap=snap))
+        return LongestStablePrefix.guarded()
     if isinstance(given, str):
         if given not in NAMES:
             raise ValueError(f"Invalid scheduler: expected one of {', '.join(NAMES)}, got {given!r}")

@@ -9,23 +9,19 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from lsp.decode import Scheduler
 from lsp.schedulers import NAMES, scheduler_of
-from lsp_kernels import PrefixRule
 
-RULES = {"paper": PrefixRule, "guarded": PrefixRule.guarded}
 WORDS = {bool: "true or false", int: "an integer", float: "a number", NoneType: "none"}
 
 
 def scheduler(name: str | None, settings: Sequence[str] = ()) -> Scheduler | None:
     """The scheduler of that name with these settings; None, which is the default of `lsp.generate`, without either.
 
-    ``rule=paper`` and ``rule=guarded`` are the presets of the rule; its other settings change them.
-
     Examples
     --------
     >>> scheduler("threshold", ["p=0.95"])
     Threshold(p=0.95)
-    >>> scheduler("lsp", ["floor=3", "islands=5"]).islands
-    5.0
+    >>> scheduler("paper", ["alpha=0.1"]).rule.alpha
+    0.1
     """
     if name is None and not settings:
         return None
@@ -41,7 +37,7 @@ def scheduler(name: str | None, settings: Sequence[str] = ()) -> Scheduler | Non
         target, hints = (values, own) if key in own else (rule_values, of_rule)
         target[key] = _parse(key, hints[key], text)
     if of_rule:
-        values["rule"] = replace(values.get("rule", out.rule), **rule_values)
+        values["rule"] = replace(out.rule, **rule_values)
     changed: Scheduler = replace(out, **values)
     return changed
 
@@ -49,9 +45,9 @@ def scheduler(name: str | None, settings: Sequence[str] = ()) -> Scheduler | Non
 def known(name: str) -> str:
     """What can be set of a scheduler, with its defaults, in words."""
     out: Any = scheduler_of(name)
-    items = [f"{key}={_show(getattr(out, key))}" for key in _hints(out) if key != "rule"]
+    items = [f"{key}={_show(getattr(out, key))}" for key in _hints(out)]
     if hasattr(out, "rule"):
-        items += [f"rule={'|'.join(RULES)}", *(f"{key}={_show(getattr(out.rule, key))}" for key in _hints(out.rule))]
+        items += [f"{key}={_show(getattr(out.rule, key))}" for key in _hints(out.rule)]
     return ", ".join(items)
 
 
@@ -61,7 +57,7 @@ def names() -> str:
 
 def _hints(instance: Any) -> dict[str, Any]:
     hints = get_type_hints(type(instance))
-    return {f.name: hints[f.name] for f in fields(instance) if f.init}
+    return {f.name: hints[f.name] for f in fields(instance) if f.init and f.name != "rule"}
 
 
 def _show(value: Any) -> str:
@@ -86,8 +82,6 @@ def _value(hint: Any, text: str) -> Any:
         return tuple(map(_value, arguments, _exactly(len(arguments), text.split(","))))
     if origin is Literal:
         return arguments[arguments.index(text)]
-    if hint is PrefixRule:
-        return RULES[_one_of(RULES, text)]()
     if hint is bool:
         return {"true": True, "false": False}[_one_of({"true": True, "false": False}, text.lower())]
     return hint(text)
@@ -111,8 +105,8 @@ def _words(hint: Any) -> str:
         return " or ".join(map(_words, arguments))
     if origin is tuple:
         return f"{len(arguments)} numbers with commas between"
-    if origin is Literal or hint is PrefixRule:
-        return " or ".join(arguments or RULES)
+    if origin is Literal:
+        return " or ".join(arguments)
     return WORDS[hint]
 
 

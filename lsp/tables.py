@@ -26,8 +26,9 @@ HEADINGS = {
 
 
 def rows(task: str, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """One row per result, of means over the problems; times are compared with the first result."""
-    return [_row(task, result, results[0]) for result in results]
+    """One row per result, of means over the problems; times against the first result that treats the tail alike."""
+    first = {result.setting.options.stop_early: result for result in reversed(results)}
+    return [_row(task, result, first[result.setting.options.stop_early]) for result in results]
 
 
 def _row(task: str, result: Result, baseline: Result) -> dict[str, Any]:

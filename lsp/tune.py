@@ -39,18 +39,17 @@ class Candidate:
 
 def loops(*, lookahead: bool = True) -> list[Options]:
     """The grid of loop options, for every scheduler the same; Prophet knows no lookahead."""
-    out = []
-    for block_length, ahead in product((None, 8, 16, 32), (None, 32) if lookahead else (None,)):
+    out = [Options(stop_early=False)]
+    for block_length, ahead in product((None, 16, 32), (None, 32) if lookahead else (None,)):
         base = Options(block_length=block_length, lookahead=ahead)
-        out += [base, replace(base, refresh_every=4), replace(base, cache="none")]
-        if block_length is not None:
-            out.append(replace(base, cache="block"))
-    return [*out, Options(stop_early=False)]
+        out += [base, replace(base, cache="none")]
+        out.append(replace(base, refresh_every=4) if block_length is None else replace(base, cache="block"))
+    return out
 
 
 def prefixes() -> list[LongestStablePrefix]:
     """The grid of the longest stable prefix that is run with every loop: floors, with and without islands."""
-    rules = [PrefixRule(floor=floor, beta=1.0, snap=False) for floor in (3.0, 4.0, 5.0)]
+    rules = [replace(PrefixRule.guarded(), floor=floor) for floor in (3.0, 4.0)]
     islands: list[dict[str, Any]] = [
         {},
         {"islands": 2.0, "stuck_below": 1.5},
@@ -83,9 +82,9 @@ def grid() -> list[Candidate]:
     """Every family on every loop, and the default with its neighbours."""
     families: dict[str, Sequence[Any]] = {
         "LSP": prefixes(),
-        "Threshold": [Threshold(p) for p in (0.8, 0.9, 0.95, 0.98, 0.99, 0.995)],
+        "Threshold": [Threshold(p) for p in (0.9, 0.95, 0.98, 0.99, 0.995)],
         "Factor": [Factor(f) for f in (0.1, 0.25, 0.5, 1.0)],
-        "Prophet": [Prophet((7.5 * k, 5.0 * k, 2.5 * k)) for k in (0.5, 1.0, 2.0)],
+        "Prophet": [Prophet((7.5 * k, 5.0 * k, 2.5 * k)) for k in (1.0, 2.0)],
         "Full": [Full()],
     }
     pairs = [

@@ -10,9 +10,10 @@ from lsp_kernels import PrefixRule
 
 HOSTILE = "</script><script>alert(1)</script><!--<script><img src=x onerror=alert(2)>\u2028{{script}}&lt;"
 PROMPT = "John has 13 stamps. He loses 2 stamps. He gives away 7. How many stamps does John have now?\n"
+FLOOR = PrefixRule(floor=2.0, beta=1.0, no_delimiter="keep")
 SCHEDULERS = {
-    "lsp": lsp.LongestStablePrefix(),
-    "islands": lsp.LongestStablePrefix(islands=3.0),
+    "lsp": lsp.LongestStablePrefix(FLOOR),
+    "islands": lsp.LongestStablePrefix(FLOOR, islands=3.0),
     "paper": lsp.LongestStablePrefix(PrefixRule()),
     "threshold": lsp.Threshold(0.9),
     "scattered": lsp.ScatteredMargin(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from lsp.cli import options as o
 from lsp.problems import load_problems
 from lsp.tiny.tasks import SPLITS, TASKS
 
+WIDE = 140  # of a table that goes to a file
 TAILS = {"dropped": (True,), "decoded": (False,), "both": (True, False)}
 
 Tasks = Annotated[
@@ -74,8 +76,8 @@ def compare(
 ) -> None:
     """Runs Full, fixed prefixes, LSP, and its rivals on the same problems and shows what each solves and costs.
 
-    The speed-up is measured against Full, the first row, in this very run. The flip rate is the share of open masks
-    that change their best token between two passes, between 25 % and 75 % of completion.
+    The speed-up is against Full over the whole answer, measured in this very run. The flip rate is the share of open
+    masks that change their best token between two passes, between 25 % and 75 % of completion.
 
     \b
       lsp compare --task arithmetic --problems 50
@@ -95,13 +97,13 @@ def compare(
     about |= {"batch": batch, "dtype": str(network.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
     arguments = {"max_new_tokens": length, "batch": batch, "flips": flips, "tokenizer": tokenizer}
     rows: list[dict[str, Any]] = []
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:
         total = comparison.steps_of(each, settings, batch, flips)
         with bar(each.name, total) as advance:
             results = comparison.compare(network, each, settings, advance=advance, **arguments)
         rows += tables.rows(each.name, results)
-        console.print(show(each.name, rows), soft_wrap=True)
+        console.print(show(each.name, rows))
         for path in out or ():  # after every task, so that nothing is lost if a later one fails
             path.write_text(tables.FORMATS[path.suffix](rows, about), "utf-8")
     for path in out or ():
@@ -125,9 +127,10 @@ def check_output(path: Path, endings: Any) -> None:
 
 
 def show(task: str, rows: list[dict[str, Any]]) -> Table:
+    """The table of a task for a terminal."""
     table = Table(title=task, box=None, pad_edge=False, title_justify="left", title_style="bold", header_style="bold")
     for i, heading in enumerate(tables.HEADINGS.values()):
-        table.add_column(heading, justify="left" if i < 2 else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if i < 2 else "right", min_width=24 if i == 0 else None)
     for row in rows:
         if row["task"] == task:
             table.add_row(*tables.cells(row))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,13 +56,12 @@ def vocabulary_for(
 
 
 def rule_for(given: PrefixRule | None, vocabulary: Vocabulary | None) -> PrefixRule:
-    """The rule given, else `PrefixRule.guarded`, which snaps if there are delimiters to snap to."""
+    """The rule given, else `PrefixRule.guarded`."""
     if vocabulary is not None:
         check_kind("vocabulary", vocabulary, Vocabulary)
-    if given is None:
-        return replace(PrefixRule.guarded(), snap=vocabulary is not None and vocabulary.has_delimiters)
-    check_rule(given, vocabulary)
-    return given
+    rule = PrefixRule.guarded() if given is None else given
+    check_rule(rule, vocabulary)
+    return rule
 
 
 class MaskedPrefix:

@@ -100,7 +100,7 @@ class PrefixParallelDecoder(ParallelDecoder):
     mask_id, eos_id : int
         What follows a committed stop in its block is filled up with `eos_id`.
     rule : PrefixRule, optional
-        By default `PrefixRule.guarded`, which snaps if the vocabulary has delimiters.
+        By default `PrefixRule.guarded`.
     vocabulary : Vocabulary, optional
         Delimiters and stops; by default `eos_id` is the only stop.
 

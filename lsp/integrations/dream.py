@@ -54,7 +54,7 @@ def generation_hooks(
         As given to `diffusion_generate`. The last step commits all that is left, as Dream does.
     mask_id : int
     rule : PrefixRule, optional
-        By default `PrefixRule.guarded`, which snaps if the vocabulary has delimiters.
+        By default `PrefixRule.guarded`.
     vocabulary : Vocabulary, optional
         Delimiters and stops. What follows a committed stop is filled up with it.
     leave_when_finished : bool

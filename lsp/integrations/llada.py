@@ -58,7 +58,7 @@ def generate(
         pass a vocabulary that suppresses it.
     mask_id : int
     scheduler : Scheduler or str, optional
-        By default `LongestStablePrefix` with `PrefixRule.guarded`. ``lsp.TopK(k)`` is what LLaDA does with
+        By default `LongestStablePrefix()`: `PrefixRule.guarded`, no islands. ``lsp.TopK(k)`` is what LLaDA does with
         ``steps = gen_length / k``.
     vocabulary : Vocabulary, optional
         Delimiters to end a commit at, and stops. What follows a committed stop is filled up with it; without stops

@@ -303,11 +303,9 @@ def test_a_loaded_model_of_ids_needs_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Invalid prompt: expected a single one and a tokenizer"):
         next(lsp.stream(model, [9], scheduler="full"))
     with pytest.raises(ValueError, match="Invalid rule: snap=True expects a vocabulary with delimiters, got none"):
-        lsp.generate(model, [9], scheduler="lsp")
-    assert len(lsp.generate(model, [9], max_new_tokens=4)[0].tokens) == 4  # the default does not snap then
-    for name in lsp.schedulers.NAMES:
-        scheduler = lsp.LongestStablePrefix(PrefixRule(snap=False)) if name == "lsp" else name
-        assert len(lsp.generate(model, [9], scheduler=scheduler, max_new_tokens=4)[0].tokens) == 4
+        lsp.generate(model, [9], scheduler="paper")
+    for name in {None, *lsp.schedulers.NAMES} - {"paper"}:
+        assert len(lsp.generate(model, [9], scheduler=name, max_new_tokens=4)[0].tokens) == 4
 
 
 def test_the_embedded_model_answers_the_same_in_a_batch_and_streamed() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +26,7 @@ from tests import oracle
 
 SIZE, MASK, STOP = 60, 59, 58
 CLOSE = 1e-6  # confidences nearer than this may come in either order
-GUARDED = replace(PrefixRule.guarded(), snap=False)
+GUARDED = PrefixRule.guarded()
 REFUSED = {
     "noise": ("temperature", 0.5, "Invalid temperature: expected 0, as decoding is greedy, got 0.5"),
     "random": ("remasking", "random", "Invalid remasking: expected 'low_confidence', got 'random'"),
@@ -272,11 +271,11 @@ def test_llada_generates_what_it_did_with_its_own_scheduler(k: int, block_length
 @torch.no_grad()
 @pytest.mark.parametrize("config", [True, False], ids=["config", "no config"])
 def test_llada_generates_by_the_longest_stable_prefix(config: bool) -> None:
-    model, prompt = Masked(2, sharp=6.0, config=config), prompt_of(3, 5)
+    model, prompt = Masked(2, sharp=9.0, config=config), prompt_of(3, 5)
     x = generate(model, prompt, steps=7, gen_length=24, block_length=8, mask_id=MASK)
     passes = 0
     for row, ids in zip(x, canvas_of(prompt, 24), strict=True):
-        expected, needed = prefix_loop(lambda ids: Masked(2, sharp=6.0)(ids).logits, ids, GUARDED, block=8, start=5)
+        expected, needed = prefix_loop(lambda ids: Masked(2, sharp=9.0)(ids).logits, ids, GUARDED, block=8, start=5)
         assert torch.equal(row, expected)
         passes += needed
     assert model.passes == passes + (not config)
@@ -287,11 +286,10 @@ def test_llada_generates_by_the_longest_stable_prefix(config: bool) -> None:
 @torch.no_grad()
 def test_llada_with_a_vocabulary_snaps_and_stops() -> None:
     model, prompt = Masked(3, sharp=6.0), prompt_of(4, 5)
-    rule, delimiters, ended = PrefixRule.guarded(), set(range(0, SIZE, 4)), 0
-    endless = Vocabulary(SIZE, delimiters)
-    stop = int(generate(model, prompt, gen_length=24, block_length=24, mask_id=MASK, vocabulary=endless)[0, 14])
-    vocabulary = Vocabulary(SIZE, delimiters, [stop])
-    x = generate(model, prompt, gen_length=24, block_length=24, mask_id=MASK, vocabulary=vocabulary)
+    rule, delimiters, ended = PrefixRule(floor=2.0, beta=1.0, no_delimiter="keep"), set(range(0, SIZE, 4)), 0
+    given = {"gen_length": 24, "block_length": 24, "mask_id": MASK, "scheduler": lsp.LongestStablePrefix(rule)}
+    stop = int(generate(model, prompt, vocabulary=Vocabulary(SIZE, delimiters), **given)[0, 14])
+    x = generate(model, prompt, vocabulary=Vocabulary(SIZE, delimiters, [stop]), **given)
     for row, ids in zip(x, canvas_of(prompt, 24), strict=True):
         expected, _ = prefix_loop(lambda ids: model(ids).logits, ids, rule, delimiters, {stop})
         assert torch.equal(row, expected)

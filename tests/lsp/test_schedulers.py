@@ -171,4 +171,4 @@ def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> 
 
 def test_every_name_is_a_scheduler() -> None:
     assert {type(scheduler_of(name)) for name in NAMES} == {type(s) for s in SCHEDULERS.values()}
-    assert scheduler_of(None) == lsp.LongestStablePrefix(PrefixRule.guarded())
+    assert scheduler_of(None) == lsp.LongestStablePrefix.guarded()

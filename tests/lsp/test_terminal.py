@@ -73,8 +73,9 @@ def test_a_trace_shows_the_same_answer() -> None:
     tokenizer, prompt = lsp.load_tokenizer(model), "Use 3, 5 and 7 to make 15.\n"
     (out,) = lsp.generate(model, prompt, tokenizer=tokenizer, max_new_tokens=32)
     trace: Trace = lsp.trace(model, prompt, tokenizer=tokenizer, max_new_tokens=32)[0]
-    of_trace = terminal.answer([trace.pieces[token] for token in trace.tokens], trace.committed_in)
-    assert of_trace.plain.removesuffix("<eos>") == terminal.answer(terminal.pieces_of(out, tokenizer), out.steps).plain
+    pieces = ["" if token in trace.stops else trace.pieces[token] for token in trace.tokens]
+    of_trace = terminal.answer(pieces, trace.committed_in)
+    assert of_trace.plain == terminal.answer(terminal.pieces_of(out, tokenizer), out.steps).plain
 
 
 def test_a_table_has_ratios_against_its_base_and_fits_80_columns() -> None:
