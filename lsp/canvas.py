@@ -51,6 +51,7 @@ class Canvas:
         self.commits: list[int] = []
         self.window = slice(0, 0)
         self._block = -1  # the block of the last pass
+        self._scattered = False  # whether the last pass left masks open before a token that it committed
 
     @property
     def first_mask(self) -> int:
@@ -100,6 +101,7 @@ class Canvas:
         block = (first - self.prompt) // (options.block_length or len(self.tokens))
         start = self.prompt + block * (options.block_length or 0)
         anew = options.exact or (options.refresh_every is not None and index % options.refresh_every == 0)
+        anew |= options.refresh_scattered and self._scattered
         if options.cache == "block":
             anew = block != self._block
         self._block = block
@@ -124,6 +126,7 @@ class Canvas:
         ends = [int(p) for p, token in zip(where, what, strict=True) if int(token) in stops]
         if ends:
             self.finish(min(ends) + 1)
+        self._scattered = bool((where[where < min(ends, default=self.end)] > self.first_mask).any())
 
     def end_pass(self) -> None:
         """What the pass appended is frozen."""

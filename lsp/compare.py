@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lsp.decode import Options, Scheduler
-from lsp.generate import Generation, generate
+from lsp.generate import PRESET, Generation, generate
 from lsp.intervals import wilson
 from lsp.problems import Problems
 from lsp.schedulers import Factor, FixedPrefix, Full, LongestStablePrefix, Prophet, ScatteredMargin, Threshold
@@ -84,7 +84,7 @@ def paper_settings(block_length: int = 16) -> list[Setting]:
         Setting("Scattered-Margin", ScatteredMargin(paper)),
         Setting(f"LSP, floor {guarded.floor:g}", LongestStablePrefix(guarded, islands=None)),
         Setting(f"LSP, floor {guarded.floor:g}, no snapping", LongestStablePrefix(replace(guarded, snap=False))),
-        Setting("LSP, floor and islands (the default)", LongestStablePrefix.guarded()),
+        Setting("LSP, floor and islands (the default)", LongestStablePrefix.guarded(), PRESET),
         Setting("Threshold 0.9", Threshold(0.9)),
         Setting(f"Threshold 0.9, blocks of {block_length}", Threshold(0.9), blocks),
         Setting("Threshold 0.9, Fast-dLLM's cache", Threshold(0.9), replace(blocks, cache="block")),

@@ -52,6 +52,9 @@ class Options:
         ``"none"`` computes everything in every pass, which is exact.
     refresh_every : int, optional
         Every so many passes everything is computed anew. 1 is the same as ``cache="none"``.
+    refresh_scattered : bool
+        Everything is computed anew after a pass that committed tokens behind a mask that it left open (a stop aside):
+        what was frozen has not seen them. For `LongestStablePrefix` with islands; others would refresh all the time.
     stop_early : bool
         Whether a stop drops what follows it; if not, it is a token like any other.
     temperature : float
@@ -62,6 +65,7 @@ class Options:
     lookahead: int | None = None
     cache: Literal["prefix", "block", "none"] = "prefix"
     refresh_every: int | None = None
+    refresh_scattered: bool = False
     stop_early: bool = True
     temperature: float = 0.0
 
@@ -73,8 +77,8 @@ class Options:
             raise ValueError("Invalid lookahead: expected at least 1 without blocks, got 0")
         if self.cache not in ("prefix", "block", "none"):
             raise ValueError(f"Invalid cache: expected 'prefix', 'block' or 'none', got {self.cache!r}")
-        if self.cache == "block" and (self.block_length is None or self.refresh_every is not None):
-            raise ValueError("Invalid cache: 'block' expects a block_length and no refresh_every")
+        if self.cache == "block" and (self.block_length is None or self.refresh_every or self.refresh_scattered):
+            raise ValueError("Invalid cache: 'block' expects a block_length and no refresh")
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"Invalid temperature: expected a finite number >= 0, got {self.temperature!r}")
 

@@ -23,6 +23,8 @@ from lsp_kernels.rule import as_integer
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 OPTIONS = tuple(f.name for f in fields(Options))
+PRESET = Options(lookahead=64, refresh_scattered=True)
+"""The options of the loop for the default scheduler, tuned with it (docs/results.md)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def generate(
     max_new_tokens : int
         How many masks follow each prompt.
     scheduler : Scheduler or str
-        By default `lsp.LongestStablePrefix.guarded()`; a name of `lsp.schedulers.NAMES`, or an object with its options.
+        By default ``"lsp"``, which is `lsp.LongestStablePrefix.guarded()`; a name of `lsp.schedulers.NAMES`, or an object
+        with its options.
     tokenizer : optional
         By default the one of the model's folder. Prompts of ids need none.
     vocabulary : Vocabulary, optional
@@ -107,7 +110,8 @@ def generate(
     progress : bool
         Shows a bar on stderr (needs rich).
     **options
-        Of the loop, as in `lsp.Options`: block_length, lookahead, cache, refresh_every, stop_early, temperature.
+        Of the loop, as in `lsp.Options`: block_length, lookahead, cache, refresh_every, refresh_scattered, stop_early,
+        temperature. The default scheduler has a lookahead of 64 and refreshes what is frozen after islands.
 
     Returns
     -------
@@ -169,7 +173,7 @@ class Run:
         watch: Callable[[Scheduler], Scheduler] | None = None,
         **more: Any,
     ) -> None:
-        self.options = options_of({**(options or {}), **more})
+        self.options = options_of({**(options or {}), **more}, preset=scheduler is None or scheduler == "lsp")
         self.model = adapt(model)
         self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
         self.prompts = [self._encode(prompt) for prompt in as_batch(prompts)]
@@ -275,9 +279,12 @@ def as_batch(prompts: Any) -> list[Any]:
     return [prompts] if one else prompts
 
 
-def options_of(given: dict[str, Any]) -> Options:
+def options_of(given: dict[str, Any], *, preset: bool) -> Options:
+    """The options given; others are those of the preset or the usual ones."""
     if unknown := [name for name in given if name not in OPTIONS]:
         fail_unknown(unknown[0])
+    if preset:
+        given = {"lookahead": PRESET.lookahead, "refresh_scattered": given.get("cache") != "block", **given}
     return Options(**given)
 
 

@@ -29,26 +29,22 @@ class LongestStablePrefix:
     rule : PrefixRule
         By default `PrefixRule.guarded`.
     islands : float, optional
-        *Stable islands*, for answers that are not written from left to right: when the front is stuck, every mask whose
-        margin reaches `islands` is committed instead of the forced first one. A stop that reaches it is committed at
-        any time and drops the tail. Needs a floor, and beta = 1, so that all masks are scored.
+        *Stable islands*, for answers that are not written from left to right: when the first margin is under the floor,
+        every mask whose margin reaches `islands` is committed instead of the forced first one. A stop that reaches it
+        is committed at any time and drops the tail. Needs a floor, and beta = 1, so that all masks are scored.
     stuck : {"first", "best"}
-        What is committed when the front is stuck and there is no island: the first mask, or the one of the largest
-        margin.
-    stuck_below : float, optional
-        The front is stuck when the first margin is under this; by default the floor. Between it and the floor the first
-        mask alone is committed: not sure enough for a run, and not worth leaving the prefix for.
+        What is committed when the first margin is under the floor and there is no island: the first mask, or the one of
+        the largest margin.
     """
 
     rule: PrefixRule = field(default_factory=PrefixRule.guarded)
     islands: float | None = None
     stuck: Literal["first", "best"] = "first"
-    stuck_below: float | None = None
 
     @classmethod
     def guarded(cls) -> LongestStablePrefix:
         """The longest stable prefix with islands, as tuned (docs/results.md): the default of `lsp.generate`."""
-        return cls(PrefixRule.guarded(), islands=2.0, stuck_below=2.0)
+        return cls(PrefixRule.guarded(), islands=4.0)
 
     @classmethod
     def paper(cls) -> LongestStablePrefix:
@@ -61,17 +57,11 @@ class LongestStablePrefix:
         if self.islands is None:
             if self.stuck == "best":
                 raise ValueError("Invalid stuck: 'best' expects islands, got None")
-            if self.stuck_below is not None:
-                raise ValueError(f"Invalid stuck_below: expected None without islands, got {self.stuck_below!r}")
             return
         if not self.islands >= 0:
             raise ValueError(f"Invalid islands: expected a margin of at least 0, got {self.islands!r}")
         if self.rule.floor is None or self.rule.beta != 1:
             raise ValueError(f"Invalid islands: expected a rule with a floor and beta = 1, got {self.rule}")
-        if self.stuck_below is not None and not 0 <= self.stuck_below <= self.rule.floor:
-            raise ValueError(
-                f"Invalid stuck_below: expected 0 to the floor, {self.rule.floor}, got {self.stuck_below!r}"
-            )
 
     def __call__(self, scores: Scores) -> list[Chosen]:
         found = zip(scores.canvases, scores.commit(self.rule), strict=True)
@@ -81,7 +71,7 @@ class LongestStablePrefix:
         chosen = np.arange(len(prefix.margins)) < prefix.length
         if self.islands is not None and len(prefix.margins):
             sure = prefix.margins >= self.islands
-            if prefix.margins[0] < (self.rule.floor if self.stuck_below is None else self.stuck_below):
+            if prefix.margins[0] < self.rule.floor:
                 if sure.any():
                     chosen = sure
                 elif self.stuck == "best":

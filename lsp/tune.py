@@ -17,6 +17,7 @@ from typing import Any
 
 from lsp.compare import Setting, compare
 from lsp.decode import Options
+from lsp.generate import PRESET
 from lsp.intervals import paired, wilson
 from lsp.problems import Problems
 from lsp.schedulers import Factor, Full, LongestStablePrefix, Prophet, Threshold
@@ -40,42 +41,37 @@ class Candidate:
 def loops(*, lookahead: bool = True) -> list[Options]:
     """The grid of loop options, for every scheduler the same; Prophet knows no lookahead."""
     out = [Options(stop_early=False)]
-    for block_length, ahead in product((None, 16, 32), (None, 32) if lookahead else (None,)):
-        base = Options(block_length=block_length, lookahead=ahead)
-        out += [base, replace(base, cache="none")]
-        out.append(replace(base, refresh_every=4) if block_length is None else replace(base, cache="block"))
-    return out
+    for ahead in (None, 64, 32) if lookahead else (None,):
+        whole = Options(lookahead=ahead)
+        out += [whole, replace(whole, refresh_scattered=True), replace(whole, cache="none")]
+    for block_length, ahead in product((16, 32), (None, 32) if lookahead else (None,)):
+        blocks = Options(block_length=block_length, lookahead=ahead)
+        out += [blocks, replace(blocks, cache="block")]
+    return [*out, Options(block_length=16, cache="none"), Options(refresh_every=4)]
 
 
 def prefixes() -> list[LongestStablePrefix]:
     """The grid of the longest stable prefix that is run with every loop: floors, with and without islands."""
-    rules = [replace(PrefixRule.guarded(), floor=floor) for floor in (3.0, 4.0)]
-    islands: list[dict[str, Any]] = [
-        {},
-        {"islands": 2.0, "stuck_below": 1.5},
-        {"islands": 2.0, "stuck_below": 2.0},
-        {"islands": 3.0, "stuck_below": 3.0},
-    ]
-    return [LongestStablePrefix(rule, **each) for rule in rules for each in islands]
+    rules = [replace(PrefixRule.guarded(), floor=floor) for floor in (3.0, 4.0, 5.0)]
+    return [LongestStablePrefix(rule, islands) for rule in rules for islands in (None, rule.floor)]
 
 
 def variants(preset: LongestStablePrefix) -> list[LongestStablePrefix]:
-    """A preset and its neighbours, in every parameter of the rule and of islands."""
+    """The neighbours of a preset, in every parameter of the rule and of islands."""
     rule = preset.rule
     rules = [
-        *(replace(rule, floor=floor) for floor in (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 8.0)),
-        *(replace(rule, snap=True, no_delimiter="keep", window=window) for window in (0, 1, 2, 4, 8, 16)),
-        *(replace(rule, snap=True, no_delimiter="minimum", window=window) for window in (4, 16)),
+        *(replace(rule, floor=floor) for floor in (1.0, 2.0, 2.5, 3.5, 4.5, 6.0, 8.0)),
+        *(replace(rule, snap=True, no_delimiter="keep", window=window) for window in (1, 2, 4, 8, 16)),
+        replace(rule, snap=True, no_delimiter="minimum"),
     ]
     capped = [replace(rule, beta=beta) for beta in (0.25, 0.5, 0.75)]
-    levels = [
-        replace(preset, islands=level, stuck_below=below)
-        for level, below in product((1.5, 2.0, 2.5, 3.0, 4.0, 6.0), (1.0, 1.5, 2.0, None))
-        if below is None or below <= (rule.floor or 0)
+    levels = [replace(preset, islands=level) for level in (2.0, 3.0, 5.0, 6.0, 8.0)]
+    return [
+        *(replace(preset, rule=each) for each in rules),
+        *(LongestStablePrefix(each) for each in capped),
+        *levels,
+        *(replace(level, stuck="best") for level in (preset, *levels)),
     ]
-    levels += [replace(level, stuck="best") for level in levels]
-    lower = [replace(preset, rule=each, stuck_below=min(preset.stuck_below or 0, each.floor or 0)) for each in rules]
-    return [preset, *lower, *(LongestStablePrefix(each) for each in (*rules, *capped)), *levels]
 
 
 def grid() -> list[Candidate]:
@@ -84,7 +80,7 @@ def grid() -> list[Candidate]:
         "LSP": prefixes(),
         "Threshold": [Threshold(p) for p in (0.9, 0.95, 0.98, 0.99, 0.995)],
         "Factor": [Factor(f) for f in (0.1, 0.25, 0.5, 1.0)],
-        "Prophet": [Prophet((7.5 * k, 5.0 * k, 2.5 * k)) for k in (1.0, 2.0)],
+        "Prophet": [Prophet((7.5 * k, 5.0 * k, 2.5 * k)) for k in (1.0, 2.0, 3.0)],
         "Full": [Full()],
     }
     pairs = [
@@ -92,7 +88,7 @@ def grid() -> list[Candidate]:
         for family, schedulers in families.items()
         for scheduler, options in product(schedulers, loops(lookahead=family != "Prophet"))
     ]
-    pairs += [("LSP", scheduler, Options()) for scheduler in variants(LongestStablePrefix.guarded())]
+    pairs += [("LSP", scheduler, PRESET) for scheduler in variants(LongestStablePrefix.guarded())]
     out = [Candidate(family, Setting(describe(scheduler, loop), scheduler, loop)) for family, scheduler, loop in pairs]
     return list({candidate.name: candidate for candidate in out}.values())
 

@@ -52,7 +52,7 @@ class PrefixRule:
     >>> rule.lowest(100), rule.highest(100), rule.scored_rows(100)
     (7, 29, 30)
     >>> PrefixRule.guarded()
-    PrefixRule(alpha=0.25, beta=1.0, min_length=1, window=16, floor=3.0, snap=False, no_delimiter='keep')
+    PrefixRule(alpha=0.25, beta=1.0, min_length=1, window=16, floor=4.0, snap=False, no_delimiter='keep')
     """
 
     alpha: float = 0.25
@@ -93,7 +93,7 @@ class PrefixRule:
     @classmethod
     def guarded(cls) -> PrefixRule:
         """The preset for real models: commit what is sure, however much or little that is."""
-        return cls(floor=3.0, beta=1.0, snap=False, no_delimiter="keep")
+        return cls(floor=4.0, beta=1.0, snap=False, no_delimiter="keep")
 
     # Step 1: the target range. `n` is a Python integer or an int64 tensor on any device.
 

@@ -10,7 +10,7 @@ import typer
 from lsp import tune as tuning
 from lsp.cli import compare as c
 from lsp.cli import options as o
-from lsp.decode import Options
+from lsp.generate import PRESET
 from lsp.problems import load_problems
 from lsp.schedulers import LongestStablePrefix
 from lsp.tiny.tasks import TASKS
@@ -52,7 +52,7 @@ def tune(
     if plot is not None:
         c.check_output(plot, c.PICTURES)
     candidates = tuning.grid()
-    preset = tuning.describe(LongestStablePrefix.guarded(), Options())
+    preset = tuning.describe(LongestStablePrefix.guarded(), PRESET)
     if start:
         seen = [row for path in start for row in tuning.read(path)]
         kept = tuning.worth_another_look(seen, slack) | {preset}

@@ -56,13 +56,14 @@ def simulate(
     lookahead: int | None = None,
     cache: str = "prefix",
     refresh_every: int | None = None,
+    refresh_scattered: bool = False,
     stop_early: bool = True,
 ) -> Simulation:
     tokens: list[int | None] = [*prompt, *[None] * new]  # None is a mask
     ends = set(stops) if stop_early else set()
     out = Simulation([], [])
     slots: dict[int, tuple[int, int]] = {}
-    block_before = -1
+    block_before, scattered = -1, False
     while None in tokens:
         index, first = len(out.passes), tokens.index(None)
         block = (first - len(prompt)) // block_length if block_length else 0
@@ -73,7 +74,7 @@ def simulate(
             end = min(end, (block_end if block_length else first) + lookahead)
 
         exact = cache == "none" or refresh_every == 1
-        anew = exact or (refresh_every is not None and index % refresh_every == 0)
+        anew = exact or (refresh_every is not None and index % refresh_every == 0) or (refresh_scattered and scattered)
         if cache == "block":
             anew = block != block_before
         block_before = block
@@ -102,6 +103,8 @@ def simulate(
         stop = [p for p, token in chosen.items() if token in ends]
         if stop:
             tokens = tokens[: min(stop) + 1]
+        left_open = tokens.index(None) if None in tokens else len(tokens)
+        scattered = any(left_open < p < min(stop, default=len(tokens)) for p in chosen)
     out.tokens = [token for token in tokens[len(prompt) :] if token is not None]
     return out
 
@@ -122,8 +125,7 @@ def choose(
         taken = set(here[:length])
         if scheduler.islands is not None:
             sure = {p for p in here if rows[p].margin >= np.float32(scheduler.islands)}
-            below = scheduler.rule.floor if scheduler.stuck_below is None else scheduler.stuck_below
-            if margins[0] < np.float32(below):
+            if margins[0] < np.float32(scheduler.rule.floor):
                 if sure:
                     taken = sure
                 elif scheduler.stuck == "best":

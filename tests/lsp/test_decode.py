@@ -36,6 +36,7 @@ SCHEDULERS = {
 CACHES = {
     "prefix": {},
     "refresh": {"refresh_every": 3},
+    "refresh scattered": {"refresh_scattered": True},
     "blocks": {"block_length": 4, "cache": "prefix"},
     "block": {"block_length": 4, "cache": "block"},
     "lookahead": {"block_length": 4, "lookahead": 3},
@@ -312,8 +313,6 @@ def test_islands_are_committed_instead_of_a_forced_first_token() -> None:
     assert commits(islands=5.0) == [[4], [1], [2], [3], [5]]
     assert commits(islands=9.0) == [[1], [2], [3], [4], [5]]
     assert commits(islands=9.0, stuck="best") == [[4], [2], [5], [3], [1]]
-    assert commits(islands=4.0, stuck_below=1.5) == [[2, 4], [1], [3], [5]]
-    assert commits(islands=4.0, stuck_below=1.0) == [[1], [2], [3], [4], [5]]
 
 
 def test_a_sure_stop_is_an_island_at_any_time_and_drops_the_tail() -> None:
@@ -490,6 +489,7 @@ def test_an_empty_prompt_works_unless_logits_are_shifted() -> None:
         ({"cache": "dual"}, "Invalid cache: expected 'prefix', 'block' or 'none', got 'dual'"),
         ({"cache": "block"}, "Invalid cache: 'block' expects a block_length"),
         ({"cache": "block", "block_length": 4, "refresh_every": 2}, "Invalid cache: 'block' expects"),
+        ({"cache": "block", "block_length": 4, "refresh_scattered": True}, "Invalid cache: 'block' expects"),
         ({"temperature": -1.0}, "Invalid temperature"),
         ({"temperature": float("nan")}, "Invalid temperature"),
         ({"temperature": float("inf")}, "Invalid temperature: expected a finite number"),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import lsp
-from lsp_kernels import PrefixRule, Vocabulary
+from lsp_kernels import Vocabulary
 from tests.lsp import tokenizers_at_hand
 from tests.lsp.checkpoints import ids_of, llada
 

@@ -24,9 +24,6 @@ SCHEDULERS = {
     "guarded half": lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=0.5, min_length=2, no_delimiter="minimum")),
     "islands": lsp.LongestStablePrefix(GUARDED, islands=3.0),
     "islands best": lsp.LongestStablePrefix(PrefixRule(floor=5.0, beta=1, snap=False), islands=8.0, stuck="best"),
-    "islands only far below the floor": lsp.LongestStablePrefix(
-        PrefixRule(floor=5.0, beta=1, snap=False), islands=2.0, stuck_below=1.5
-    ),
     "islands all": lsp.LongestStablePrefix(PrefixRule(floor=math.inf, beta=1, snap=False), islands=0.0),
     "fixed": lsp.FixedPrefix(3),
     "full": lsp.Full(),
@@ -51,6 +48,7 @@ def options(draw: st.DrawFn, lookahead: bool) -> dict:
         out["lookahead"] = draw(st.sampled_from([None, None, 1, 2, 5, 0 if block else 3]))
     if cache != "block":
         out["refresh_every"] = draw(st.sampled_from([None, None, 1, 2, 3]))
+        out["refresh_scattered"] = draw(st.booleans())
     return out
 
 
@@ -157,11 +155,6 @@ def test_a_prefix_takes_what_the_rule_says() -> None:
         ),
         (lambda: lsp.LongestStablePrefix(stuck="last"), "Invalid stuck: expected 'first' or 'best', got 'last'"),
         (lambda: lsp.LongestStablePrefix(stuck="best"), "Invalid stuck: 'best' expects islands"),
-        (
-            lambda: lsp.LongestStablePrefix(stuck_below=1.0),
-            "Invalid stuck_below: expected None without islands, got 1.0",
-        ),
-        (lambda: lsp.LongestStablePrefix(islands=1.0, stuck_below=9.0), "Invalid stuck_below: expected 0 to the floor"),
     ],
 )
 def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> None:
