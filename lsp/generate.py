@@ -95,8 +95,8 @@ def generate(
     max_new_tokens : int
         How many masks follow each prompt.
     scheduler : Scheduler or str
-        By default ``"lsp"``, which is `lsp.LongestStablePrefix.guarded()`; a name of `lsp.schedulers.NAMES`, or an object
-        with its options.
+        By default ``"lsp"``, which is `lsp.LongestStablePrefix.guarded()`; a name of `lsp.schedulers.NAMES`, or a
+        scheduler with its own parameters.
     tokenizer : optional
         By default the one of the model's folder. Prompts of ids need none.
     vocabulary : Vocabulary, optional

@@ -1,0 +1,94 @@
+"""A grid has every scheduler on the same loops, goes on where it was stopped, and is judged by counting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import lsp
+from lsp import tune
+from lsp.compare import Setting
+from lsp.generate import PRESET
+from lsp.problems import load_problems
+
+CANDIDATES = [
+    tune.Candidate("Threshold", Setting("Threshold", lsp.Threshold())),
+    tune.Candidate("LSP", Setting("ours", lsp.LongestStablePrefix.guarded(), PRESET)),
+]
+
+
+def row(name: str, family: str, right: str, passes: float, positions: float) -> dict[str, object]:
+    solved = right.count("1") / len(right)
+    return {
+        "task": "t", "n": len(right), "family": family, "name": name, "right": right,
+        "passes": passes, "positions": positions, "accuracy": solved, "low": solved, "high": solved,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("ours", "LSP", "1110", 5, 50),
+    row("Full", "Full", "1111", 40, 400),
+    row("Full block_length=8", "Full", "1100", 40, 300),
+    row("fast", "Threshold", "1110", 5, 60),
+    row("cheap", "Factor", "1110", 6, 40),
+    row("wrong", "Threshold", "1000", 1, 10),
+    row("Threshold block_length=16 cache=block", "Threshold", "1111", 6, 100),
+]
+
+
+def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
+    grid = tune.grid()
+    assert len({candidate.name for candidate in grid}) == len(grid)
+    loops = {
+        family: {c.setting.options for c in grid if c.family == family}
+        for family in ("Full", "LSP", "Threshold", "Factor", "Prophet")
+    }
+    assert loops["Full"] == loops["Threshold"] == loops["Factor"] == loops["LSP"]
+    assert loops["Prophet"] == {options for options in loops["Full"] if options.lookahead is None}
+    assert tune.describe(lsp.LongestStablePrefix.guarded(), PRESET) in {candidate.name for candidate in grid}
+
+
+def test_a_name_says_what_is_not_the_default() -> None:
+    assert tune.describe(lsp.Threshold(0.9), lsp.Options()) == "Threshold"
+    assert tune.describe(lsp.Threshold(0.8), lsp.Options(lookahead=3)) == "Threshold p=0.8 lookahead=3"
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, problems, path = lsp.load("tiny"), load_problems("countdown", 2, split="dev", seed=3), tmp_path / "r.jsonl"
+    given = {"max_new_tokens": 24, "about": {"seed": 3}}
+    tune.run(model, problems, CANDIDATES[:1], path, **given)
+    first = path.read_text()
+    calls: list[None] = []
+    tune.run(model, problems, CANDIDATES, path, advance=lambda: calls.append(None), **given)
+    assert path.read_text().startswith(first)
+    rows = tune.read(path)
+    assert [(r["name"], r["task"], r["n"], r["seed"]) for r in rows] == [
+        ("Threshold", "countdown", 2, 3),
+        ("ours", "countdown", 2, 3),
+    ]
+    assert len(calls) == 2
+    out = lsp.generate(model, problems.prompts, max_new_tokens=24)
+    assert json.loads(path.read_text().splitlines()[1])["positions"] == sum(o.positions for o in out) / 2
+
+
+def test_what_is_far_behind_in_its_family_is_dropped() -> None:
+    assert tune.worth_another_look(ROWS, 0.0) == {r["name"] for r in ROWS}
+    worse = row("worse", "Threshold", "1100", 6, 61)
+    assert "worse" not in tune.worth_another_look([*ROWS, worse], 0.0)
+    assert "worse" in tune.worth_another_look([*ROWS, worse], 0.5)
+
+
+def test_the_verdict_names_who_is_as_accurate_and_as_cheap() -> None:
+    lines = tune.verdict(ROWS, "ours").splitlines()
+    assert "| the preset | 75.0 | 5.00 | 50 |  |" in lines
+    assert any(
+        line.startswith("| the best Full: Full | 100.0 | 40.00 (8.00x) | 400 (8.00x) | -25.0 [") for line in lines
+    )
+    assert any(line.startswith("| as accurate, no more passes: fast | 75.0 | 5.00 (1.00x)") for line in lines)
+    assert any(line.startswith("| as accurate, no more positions: cheap |") for line in lines)
+    assert any(line.startswith("| Fast-dLLM: Threshold block_length=16 cache=block |") for line in lines)
+    assert not any("wrong" in line for line in lines)
+    alone = tune.verdict(ROWS[:2], "ours").splitlines()
+    assert "| as accurate, no more passes: none | | | | |" in alone
