@@ -31,6 +31,7 @@ def generate(
     lookahead: o.Lookahead = None,
     cache: o.Cache = "prefix",
     refresh_every: o.RefreshEvery = None,
+    refresh_scattered: o.RefreshScattered = None,
     stop_early: o.StopEarly = True,
     temperature: o.Temperature = 0.0,
     seed: o.Seed = 0,
@@ -69,6 +70,7 @@ def generate(
         lookahead=lookahead,
         cache=cache,
         refresh_every=refresh_every,
+        refresh_scattered=refresh_scattered,
         stop_early=stop_early,
         temperature=temperature,
     )

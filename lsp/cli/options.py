@@ -64,7 +64,9 @@ BlockLength = Annotated[
 Lookahead = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="A pass ends so many positions after its block or first mask.", show_default="at the end"
+        metavar="N",
+        help="A pass ends so many positions after its block or first mask.",
+        show_default="64 for the default scheduler, else to the end",
     ),
 ]
 Cache = Annotated[
@@ -74,6 +76,14 @@ RefreshEvery = Annotated[
     int | None,
     typer.Option(
         metavar="N", help="Compute everything anew every N passes, e.g. --refresh-every 8.", show_default="never"
+    ),
+]
+RefreshScattered = Annotated[
+    bool | None,
+    typer.Option(
+        "--refresh-scattered/--no-refresh-scattered",
+        help="Compute everything anew after a pass that committed scattered tokens.",
+        show_default="for the default scheduler",
     ),
 ]
 StopEarly = Annotated[
@@ -147,6 +157,7 @@ def decoding(
     **loop: Any,
 ) -> dict[str, Any]:
     """The keywords of `lsp.generate`; what is wrong with the loop's options is said before a model is loaded."""
+    loop = {name: value for name, value in loop.items() if value is not None}
     lsp.Options(**loop)
     kinds = delimiters[0] if delimiters and len(delimiters) == 1 else delimiters or "text"
     return {

@@ -110,7 +110,7 @@ class PrefixParallelDecoder(ParallelDecoder):
     >>> from lsp.integrations.dinfer import PrefixParallelDecoder
     >>> decoder = PrefixParallelDecoder(mask_id=9, eos_id=2)
     >>> x, logits = torch.tensor([[7, 9, 9, 9]]), torch.zeros(1, 3, 10)
-    >>> logits[0, 0, 4], logits[0, 1, 5], logits[0, 2, 6] = 8.0, 3.0, 1.0
+    >>> logits[0, 0, 4], logits[0, 1, 5], logits[0, 2, 6] = 8.0, 5.0, 1.0
     >>> decoder.decode(logits, 1, 4, x)
     >>> x
     tensor([[7, 4, 5, 9]])

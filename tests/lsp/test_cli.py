@@ -178,12 +178,14 @@ def test_markup_in_an_answer_is_printed_as_it_is(run: Callable[..., Ran], monkey
 
 def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
     given = ["--block-length", 8, "--lookahead", 4, "--refresh-every", 3, "--no-stop-early", "--temperature", 0.5]
+    given.append("--no-refresh-scattered")
     got = json.loads(run("generate", PROMPT, "--json", *NEW, *given, "--seed", 3, "--stop", "then").out)
     assert got["options"] == {
         "block_length": 8,
         "lookahead": 4,
         "cache": "prefix",
         "refresh_every": 3,
+        "refresh_scattered": False,
         "stop_early": False,
         "temperature": 0.5,
     }
