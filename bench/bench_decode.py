@@ -27,7 +27,7 @@ CONTENDERS = {
     "fixed prefix 4": (lsp.FixedPrefix(4), {}),
     "LSP, paper": (lsp.LongestStablePrefix(PrefixRule()), {}),
     "LSP, guarded": (lsp.LongestStablePrefix(GUARDED), {}),
-    "LSP, islands 3": (lsp.LongestStablePrefix(GUARDED, islands=3.0), {}),
+    "LSP, the default": (lsp.LongestStablePrefix.guarded(), {"lookahead": 64, "refresh_scattered": True}),
     "scattered margin": (lsp.ScatteredMargin(PrefixRule()), {}),
     "Threshold 0.9": (lsp.Threshold(0.9), {}),
     "Threshold 0.9, Fast-dLLM's cache": (lsp.Threshold(0.9), FAST_DLLM),

@@ -19,6 +19,7 @@ from lsp.compare import Setting, compare
 from lsp.decode import Options
 from lsp.generate import PRESET
 from lsp.intervals import paired, wilson
+from lsp.plot import frontier
 from lsp.problems import Problems
 from lsp.schedulers import Factor, Full, LongestStablePrefix, Prophet, Threshold
 from lsp_kernels import PrefixRule
@@ -88,6 +89,7 @@ def grid() -> list[Candidate]:
         for family, schedulers in families.items()
         for scheduler, options in product(schedulers, loops(lookahead=family != "Prophet"))
     ]
+    pairs += [("Full", Full(), Options(block_length=8, cache=cache)) for cache in ("prefix", "none")]
     pairs += [("LSP", scheduler, PRESET) for scheduler in variants(LongestStablePrefix.guarded())]
     out = [Candidate(family, Setting(describe(scheduler, loop), scheduler, loop)) for family, scheduler, loop in pairs]
     return list({candidate.name: candidate for candidate in out}.values())
@@ -155,14 +157,12 @@ def read(path: Path) -> list[dict[str, Any]]:
     return out
 
 
-def worth_another_look(rows: Sequence[dict[str, Any]], slack: float) -> set[str]:
-    """The names of settings that no other of their family beats by more than `slack` at no more cost, on any task."""
+def worth_another_look(rows: Sequence[dict[str, Any]]) -> set[str]:
+    """The names of the settings on the frontier of their family, on any task and in any cost."""
     kept = set()
     for task, family, cost in product({r["task"] for r in rows}, {r["family"] for r in rows}, COSTS):
         of_family = [row for row in rows if (row["task"], row["family"]) == (task, family)]
-        for row in of_family:
-            if row["accuracy"] + slack >= max(other["accuracy"] for other in of_family if other[cost] <= row[cost]):
-                kept.add(row["name"])
+        kept |= {row["name"] for row in frontier(of_family, cost)}
     return kept
 
 

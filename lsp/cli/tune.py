@@ -32,12 +32,9 @@ def tune(
     start: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", metavar="FILE", help="Run only settings that are good in these results. May be repeated."
+            "--from", metavar="FILE", help="Run only what is on a frontier in these results. May be repeated."
         ),
     ] = None,
-    slack: Annotated[
-        float, typer.Option(metavar="X", help="With --from: good is at most X (0.02 is two points) behind the best.")
-    ] = 0.0,
     plot: c.Plot = None,
 ) -> None:
     """Runs a grid of schedulers and loop options, and says which of them beat the default of lsp generate.
@@ -55,7 +52,7 @@ def tune(
     preset = tuning.describe(LongestStablePrefix.guarded(), PRESET)
     if start:
         seen = [row for path in start for row in tuning.read(path)]
-        kept = tuning.worth_another_look(seen, slack) | {preset}
+        kept = tuning.worth_another_look(seen) | {preset}
         candidates = [candidate for candidate in candidates if candidate.name in kept]
     sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
     network, tokenizer = o.load_model(model, dtype, device)

@@ -45,8 +45,9 @@ def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
         family: {c.setting.options for c in grid if c.family == family}
         for family in ("Full", "LSP", "Threshold", "Factor", "Prophet")
     }
-    assert loops["Full"] == loops["Threshold"] == loops["Factor"] == loops["LSP"]
-    assert loops["Prophet"] == {options for options in loops["Full"] if options.lookahead is None}
+    assert loops["Threshold"] == loops["Factor"] == loops["LSP"]
+    assert loops["Full"] - loops["LSP"] == {lsp.Options(block_length=8, cache=cache) for cache in ("prefix", "none")}
+    assert loops["Prophet"] == {options for options in loops["LSP"] if options.lookahead is None}
     assert tune.describe(lsp.LongestStablePrefix.guarded(), PRESET) in {candidate.name for candidate in grid}
 
 
@@ -73,11 +74,11 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.
     assert json.loads(path.read_text().splitlines()[1])["positions"] == sum(o.positions for o in out) / 2
 
 
-def test_what_is_far_behind_in_its_family_is_dropped() -> None:
-    assert tune.worth_another_look(ROWS, 0.0) == {r["name"] for r in ROWS}
+def test_only_the_frontiers_of_the_families_get_another_look() -> None:
+    kept = {row["name"] for row in ROWS}
+    assert tune.worth_another_look(ROWS) == kept
     worse = row("worse", "Threshold", "1100", 6, 61)
-    assert "worse" not in tune.worth_another_look([*ROWS, worse], 0.0)
-    assert "worse" in tune.worth_another_look([*ROWS, worse], 0.5)
+    assert tune.worth_another_look([*ROWS, worse]) == kept
 
 
 def test_the_verdict_names_who_is_as_accurate_and_as_cheap() -> None:
