@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lsp.decode import Options, Scheduler
-from lsp.generate import PRESET, Generation, generate
+from lsp.generate import PRESET, Generation, Run, generate
 from lsp.intervals import wilson
 from lsp.problems import Problems
 from lsp.schedulers import Factor, FixedPrefix, Full, LongestStablePrefix, Prophet, ScatteredMargin, Threshold
@@ -82,7 +82,7 @@ def paper_settings(block_length: int = 16) -> list[Setting]:
         Setting("LSP, the paper's rule", LongestStablePrefix(paper)),
         Setting("LSP, the paper's rule, no snapping", LongestStablePrefix(replace(paper, snap=False))),
         Setting("Scattered-Margin", ScatteredMargin(paper)),
-        Setting(f"LSP, floor {guarded.floor:g}", LongestStablePrefix(guarded, islands=None)),
+        Setting(f"LSP, floor {guarded.floor:g}", LongestStablePrefix(replace(guarded, snap=True))),
         Setting(f"LSP, floor {guarded.floor:g}, no snapping", LongestStablePrefix(replace(guarded, snap=False))),
         Setting("LSP, floor and islands (the default)", LongestStablePrefix.guarded(), PRESET),
         Setting("Threshold 0.9", Threshold(0.9)),
@@ -126,6 +126,8 @@ def compare(
     advance : callable
         Called `steps_of(problems, settings, batch, flips)` times.
     """
+    run = Run(model, problems.prompts[:1], max_new_tokens, "full", **arguments)
+    arguments = {"vocabulary": run.vocabulary, "tokenizer": run.tokenizer} | arguments  # made once, and not timed
     results = [Result(setting) for setting in settings]
     texts: list[list[str]] = [[] for _ in settings]
     generate(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **settings[0].arguments, **arguments)

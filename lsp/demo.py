@@ -11,6 +11,7 @@ from rich.text import Text
 
 import lsp
 from lsp.render import terminal
+from lsp.render.html import write
 from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
 
 LSP, FULL, THRESHOLD = "LSP", "Full, blocks of 16", "Threshold 0.9"
@@ -55,7 +56,7 @@ class Solver:
         return [lsp.trace(self.model, problem.prompt, **self.given, **how)[0] for how in each]
 
 
-def run(console: Console, problems: int, page: Path | None) -> None:
+def run(console: Console, problems: int, page: Path) -> None:
     """Solves so many problems of each task, shows the first of each in detail, and writes the trace of one."""
     solver = Solver()
     all_solved: list[Solved] = []
@@ -69,13 +70,10 @@ def run(console: Console, problems: int, page: Path | None) -> None:
     groups = {task: total(one for one in all_solved if one.problem.task == task) for task in TASKS}
     console.print(terminal.table(groups | {"all": total(all_solved)}, base=FULL))
     console.print("\nIn brackets: how many times less than Full. These are the first problems of the test split.")
-    if page is not None:
-        from lsp.render.html import write
-
-        first = all_solved[0].problem
-        write(page, solver.traces(first), title=f"LSP and Threshold 0.9: {first.task}")
-        where = Text(f"Every pass over the {first.task} problem, to step through in a browser: {page.absolute()}")
-        console.print(where, soft_wrap=True)
+    first = all_solved[0].problem
+    write(page, solver.traces(first), title=f"LSP and Threshold 0.9: {first.task}")
+    where = Text(f"Every pass over the {first.task} problem, to step through in a browser: {page.absolute()}")
+    console.print(where, soft_wrap=True)
 
 
 def show(console: Console, task: str, solved: list[Solved], tokenizer: Any) -> None:

@@ -16,7 +16,7 @@ from lsp.decode import DecodingError, Options, Progress, Scheduler, decode
 from lsp.delimiters import Delimiters
 from lsp.delimiters import vocabulary as vocabulary_of
 from lsp.models import Transformer, load_tokenizer
-from lsp.schedulers import scheduler_of
+from lsp.schedulers import LongestStablePrefix, scheduler_of
 from lsp.text import Writer
 from lsp_kernels import Vocabulary
 from lsp_kernels.rule import as_integer
@@ -24,7 +24,7 @@ from lsp_kernels.rule import as_integer
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 OPTIONS = tuple(f.name for f in fields(Options))
 PRESET = Options(lookahead=64, refresh_scattered=True)
-"""The options of the loop for the default scheduler, tuned with it (docs/results.md)."""
+"""The options of the loop for the default scheduler, tuned with it (docs/results.md), and for others with islands."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def generate(
         Shows a bar on stderr (needs rich).
     **options
         Of the loop, as in `lsp.Options`: block_length, lookahead, cache, refresh_every, refresh_scattered, stop_early,
-        temperature. The default scheduler has a lookahead of 64 and refreshes what is frozen after islands.
+        temperature. With islands, as the default scheduler has, lookahead is 64 and refresh_scattered True.
 
     Returns
     -------
@@ -173,13 +173,13 @@ class Run:
         watch: Callable[[Scheduler], Scheduler] | None = None,
         **more: Any,
     ) -> None:
-        self.options = options_of({**(options or {}), **more}, preset=scheduler is None or scheduler == "lsp")
+        self.scheduler = scheduler_of(scheduler)
+        self.options = options_of({**(options or {}), **more}, self.scheduler)
         self.model = adapt(model)
         self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
         self.prompts = [self._encode(prompt) for prompt in as_batch(prompts)]
         self.total = len(self.prompts) * as_integer("max_new_tokens", max_new_tokens, 0)
         self.vocabulary = self._vocabulary(vocabulary, delimiters)
-        self.scheduler = scheduler_of(scheduler)
         stops = [stop] if isinstance(stop, str) else list(stop)
         if stops and self.tokenizer is None:
             raise ValueError("Invalid stop: expected none without a tokenizer, got stop strings")
@@ -279,11 +279,11 @@ def as_batch(prompts: Any) -> list[Any]:
     return [prompts] if one else prompts
 
 
-def options_of(given: dict[str, Any], *, preset: bool) -> Options:
-    """The options given; others are those of the preset or the usual ones."""
+def options_of(given: dict[str, Any], scheduler: Scheduler) -> Options:
+    """The options given; for others the preset, if the scheduler has islands, or the usual ones."""
     if unknown := [name for name in given if name not in OPTIONS]:
         fail_unknown(unknown[0])
-    if preset:
+    if isinstance(scheduler, LongestStablePrefix) and scheduler.islands is not None:
         given = {"lookahead": PRESET.lookahead, "refresh_scattered": given.get("cache") != "block", **given}
     return Options(**given)
 

@@ -20,7 +20,7 @@ def wilson(right: int, n: int, z: float = Z) -> tuple[float, float]:
     share, spread = right / n, z * z / n
     centre = (share + spread / 2) / (1 + spread)
     half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return 0.0 if right == 0 else centre - half, 1.0 if right == n else centre + half
 
 
 def paired(first: Sequence[bool], second: Sequence[bool], z: float = Z) -> tuple[float, float]:

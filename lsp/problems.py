@@ -12,7 +12,7 @@ from typing import Any
 from lsp.generate import Prompt
 from lsp.tiny import tasks
 
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+NUMBER = re.compile(r"(?:(?<![\w.])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def load_problems(
     """
     if n < 1:
         raise ValueError(f"Invalid n: expected at least one problem, got {n}")
+    if judge is not None and judge not in JUDGES:
+        raise ValueError(f"Invalid judge: expected {', '.join(JUDGES)}, got {judge!r}")
     if str(task) in tasks.TASKS:
         drawn = list(tasks.generate(str(task), n, split=split, seed=seed))
         return Problems(str(task), [problem.prompt for problem in drawn], lambda texts: tasks.verify(drawn, texts))
@@ -63,26 +65,27 @@ def load_problems(
     if not path.is_file():
         raise ValueError(f"Invalid task: expected {', '.join(tasks.TASKS)} or a file of JSON lines, got {str(task)!r}")
     prompts, answers = zip(*_read(path, n), strict=True)
-    if judge is None:
-        judge = "number" if "####" in answers[0] else "exact"
-    if judge not in JUDGES:
-        raise ValueError(f"Invalid judge: expected {', '.join(JUDGES)}, got {judge!r}")
-    right = JUDGES[judge]
+    right = JUDGES[judge or ("number" if "####" in answers[0] else "exact")]
     asked: list[Prompt] = [[{"role": "user", "content": prompt}] if chat else prompt for prompt in prompts]
     return Problems(path.stem, asked, lambda texts: [right(t, a) for t, a in zip(texts, answers, strict=True)])
 
 
 def _read(path: Path, n: int) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if len(out) == n:
                 break
+            if not line.strip():
+                continue
             try:
                 row: dict[str, Any] = json.loads(line)
-                out.append((row["prompt"] if "prompt" in row else row["question"], str(row["answer"])))
+                prompt, answer = row["prompt"] if "prompt" in row else row["question"], row["answer"]
+                if not isinstance(prompt, str) or not isinstance(answer, str | int | float):
+                    raise TypeError(f"{type(prompt).__name__} and {type(answer).__name__}")
+                out.append((prompt, str(answer)))
             except (ValueError, KeyError, TypeError) as error:
-                wanted = 'an object with "prompt" and "answer"'
+                wanted = 'an object with the texts "prompt" and "answer"'
                 raise ValueError(f"Invalid {path}, line {number}: expected {wanted}, got {error!r}") from None
     if not out:
         raise ValueError(f"Invalid {path}: expected JSON lines, got an empty file")

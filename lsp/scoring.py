@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -107,6 +108,13 @@ class Scores:
         if self._broken is not None:
             where = f"sequence {self.numbers[self._broken]}, step {self.index}"
             raise error(f"the model returned NaN in {where}; nothing of this step was committed", progress)
+
+    @contextmanager
+    def not_noted(self) -> Iterator[None]:
+        """What is scored inside may hold NaN."""
+        broken = self._broken
+        yield
+        self._broken = broken
 
     def _note(self, broken: Sequence[bool] | np.ndarray) -> None:
         if self._broken is None and np.any(broken):

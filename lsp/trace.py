@@ -41,7 +41,8 @@ class RuleStep:
     prefix_min : list of float
         The prefix minimum of the margins, of the `scored` rows.
     tau : float or None
-        The threshold whose run the candidate is: the floor, or the minimum that follows; None if it is cut at `hi`.
+        The threshold whose run the candidate is: the floor, or the minimum that follows; without a floor None where the
+        run is cut at `hi`.
     candidate : int
         L', before snapping.
     window : int or None
@@ -150,7 +151,7 @@ class Trace:
     def load(cls, path: str | Path) -> Trace:
         """Reads what `save` wrote."""
         try:
-            head, *steps = map(json.loads, Path(path).read_text("utf-8").splitlines())
+            head, *steps = map(json.loads, Path(path).read_text("utf-8").strip("\n").split("\n"))
             if head.pop("format") != FORMAT:
                 raise ValueError("another format")
             head["pieces"] = {int(token): text for token, text in head["pieces"].items()}
@@ -162,15 +163,16 @@ class Trace:
 
 
 def trace(model: Any, prompts: Any, **arguments: Any) -> list[Trace]:
-    """Decodes as `lsp.generate` with the same arguments, and returns what happened, one trace per prompt.
+    """Decodes as `lsp.generate`, and returns what happened, one trace per prompt. Takes no streamer and no progress.
 
     Examples
     --------
     >>> import lsp
-    >>> (trace,) = lsp.trace(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\\n", max_new_tokens=32)
-    >>> step = trace.steps[0]
+    >>> prompt, scheduler = "Use 3, 5 and 7 to make 15.\\n", lsp.LongestStablePrefix()
+    >>> (trace,) = lsp.trace(lsp.load("tiny"), prompt, scheduler=scheduler, max_new_tokens=32)
+    >>> step = trace.steps[-1]
     >>> step.rule.candidate, step.rule.length, [trace.pieces[token] for token in step.written]
-    (3, 3, ['First', ' 7', ' +'])
+    (21, 4, [' =', ' 15', '.', '<eos>'])
     """
     run = Run(model, prompts, watch=Watch, **arguments)
     for _ in run:
@@ -188,7 +190,8 @@ class Watch:
 
     def __call__(self, scores: Scores) -> list[Chosen]:
         chosen = self.scheduler(scores)
-        every_mask = scores.stats([canvas.masks_in_pass for canvas in scores.canvases])
+        with scores.not_noted():  # a NaN that the scheduler has not looked at is none of its business
+            every_mask = scores.stats([canvas.masks_in_pass for canvas in scores.canvases])
         rule = self.scheduler.rule if isinstance(self.scheduler, LongestStablePrefix) else None
         for number, canvas, stats, what in zip(scores.numbers, scores.canvases, every_mask, chosen, strict=True):
             self.steps.setdefault(number, []).append(_step(scores, canvas, stats, what, rule))
@@ -216,7 +219,7 @@ def rule_step(rule: PrefixRule, margins: np.ndarray, tokens: np.ndarray, vocabul
         lo=int(rule.lowest(n)),
         hi=int(rule.highest(n)),
         prefix_min=[_finite(minimum) for minimum in prefix_min[:scored]],
-        tau=tau,
+        tau=None if tau is None else _finite(tau),
         candidate=at,
         window=rule.window if rule.snap else None,
         snap=int(snap) or None,

@@ -124,8 +124,8 @@ def run(
     advance: Callable[[], None] = lambda: None,
     **arguments: Any,
 ) -> None:
-    """Adds a line for every candidate that the file does not have yet for these problems."""
-    done = {(row["task"], row["name"], row["n"]) for row in read(path)} if path.exists() else set()
+    """Adds a line for every candidate that the file does not have yet; `about` is what else the results depend on."""
+    done = {(row["task"], row["name"], row["n"]) for row in results(path, about)}
     with path.open("a", encoding="utf-8") as out:
         for candidate in candidates:
             if (problems.name, candidate.name, len(problems)) not in done:
@@ -146,20 +146,36 @@ def run(
             advance()
 
 
+def results(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a file holds already. One with other results than those is refused."""
+    rows = read(path) if path.exists() else []
+    for row in rows:
+        if other := {key: row.get(key) for key, value in about.items() if row.get(key) != value}:
+            raise ValueError(f"Invalid {path}: expected results with {about}, got some with {other}")
+    return rows
+
+
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run, with accuracies and their intervals."""
+    """The lines of a run, with accuracies and their intervals. A last line that was cut off is cut from the file."""
+    text = path.read_text("utf-8")
+    if not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        path.write_text(text, "utf-8")
     out = []
-    for line in path.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        solved = row["right"].count("1")
-        row["low"], row["high"] = wilson(solved, row["n"])
-        out.append(row | {"accuracy": solved / row["n"]})
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            row = json.loads(line)
+            solved = row["right"].count("1")
+            row["low"], row["high"] = wilson(solved, row["n"])
+            out.append(row | {"accuracy": solved / row["n"]})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"Invalid {path}, line {number}: expected a result of lsp tune, got {error!r}") from None
     return out
 
 
 def worth_another_look(rows: Sequence[dict[str, Any]]) -> set[str]:
-    """The names of the settings on the frontier of their family, on any task and in any cost."""
-    kept = set()
+    """The names of the settings on the frontier of their family, on any task and in any cost; Full and Fast-dLLM's."""
+    kept = {row["name"] for row in rows if row["family"] == "Full" or FAST_DLLM.fullmatch(row["name"])}
     for task, family, cost in product({r["task"] for r in rows}, {r["family"] for r in rows}, COSTS):
         of_family = [row for row in rows if (row["task"], row["family"]) == (task, family)]
         kept |= {row["name"] for row in frontier(of_family, cost)}
@@ -175,7 +191,7 @@ def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:
         out += f"\n## {task}\n\n| | solved, % | passes | positions | ours minus theirs, points |\n"
         out += "|---|---:|---:|---:|---:|\n" + _line("the preset", ours)
         rivals = [row for row in here if row["family"] in RIVALS]
-        best = max(row["accuracy"] for row in here if row["family"] == "Full")
+        best = max((row["accuracy"] for row in here if row["family"] == "Full"), default=None)
         named = {
             "the best Full": [row for row in here if row["family"] == "Full" and row["accuracy"] == best],
             "as accurate, no more passes": _beating(rivals, ours, "passes"),

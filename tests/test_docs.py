@@ -14,7 +14,16 @@ import lsp.integrations
 import lsp_kernels
 
 MODULES = ["lsp_kernels.commit", "lsp_kernels.rule", "lsp_kernels.types"]
-MODULES += ["lsp.adapt", "lsp.delimiters", "lsp.models.load", "lsp.models.transformer", "lsp.settings"]
+MODULES += [
+    "lsp.adapt",
+    "lsp.delimiters",
+    "lsp.generate",
+    "lsp.intervals",
+    "lsp.trace",
+    "lsp.models.load",
+    "lsp.models.transformer",
+    "lsp.settings",
+]
 MODULES += [f"lsp.integrations.{name}" for name in lsp.integrations.__all__]
 ROOT = Path(__file__).parents[1]
 BLOCKS = [
@@ -34,6 +43,12 @@ def test_docstring_examples_hold(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_to_files(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text("utf-8")):
+        assert (path.parent / target).exists(), target
 
 
 PACKAGES = [lsp_kernels, lsp, lsp.models, lsp.integrations]

@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return fail("interrupted", INTERRUPTED)
     except Exception as error:
-        if os.environ.get("LSP_DEBUG") or "--debug" in arguments:
+        if (os.environ.get("LSP_DEBUG") or "--debug" in arguments) and not hasattr(error, "format_message"):
             raise
         return fail(in_words(error), USAGE if is_usage(error) else FAILURE)
 

@@ -13,10 +13,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from lsp import compare as comparison
 from lsp import tables
 from lsp.cli import options as o
+from lsp.plot import FORMATS as PICTURES
+from lsp.plot import plot as draw
 from lsp.problems import load_problems
 from lsp.tiny.tasks import SPLITS, TASKS
 
@@ -86,14 +89,18 @@ def compare(
     """
     if tail not in TAILS:
         raise ValueError(f"Invalid tail: expected {', '.join(TAILS)}, got {tail!r}")
-    for path, endings in (*((path, tables.FORMATS) for path in out or ()), *([(plot, PICTURES)] if plot else ())):
-        check_output(path, endings)
+    for path in out or ():
+        check_output(path, tables.FORMATS)
+    check_plot(plot)
     sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
+    if len({each.name for each in sets}) < len(sets):
+        raise ValueError(f"Invalid task: expected different names, got {', '.join(each.name for each in sets)}")
     settings = comparison.paper_settings(block_length)
     settings = [setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in settings]
     network, tokenizer = o.load_model(model, dtype, device)
     length = o.region(model, max_new_tokens)
-    about = {"model": model, "problems": problems, "split": split, "seed": seed, "max_new_tokens": length}
+    about: dict[str, Any] = {"model": model, "problems": max(map(len, sets)), "split": split, "seed": seed}
+    about |= {"max_new_tokens": length, "block_length": block_length, "device": device}
     about |= {"batch": batch, "dtype": str(network.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
     arguments = {"max_new_tokens": length, "batch": batch, "flips": flips, "tokenizer": tokenizer}
     rows: list[dict[str, Any]] = []
@@ -109,13 +116,8 @@ def compare(
     for path in out or ():
         print(f"wrote {path}")
     if plot is not None:
-        from lsp.plot import plot as draw
-
         draw([row for row in rows if not row["tail"]] or rows, plot)
         print(f"wrote {plot}")
-
-
-PICTURES = (".png", ".svg", ".pdf")
 
 
 def check_output(path: Path, endings: Any) -> None:
@@ -126,9 +128,15 @@ def check_output(path: Path, endings: Any) -> None:
         raise FileNotFoundError(2, "no such folder", str(path.parent))
 
 
+def check_plot(path: Path | None) -> None:
+    if path is not None:
+        check_output(path, PICTURES)
+        import matplotlib  # noqa: F401, or it would be missed only after the work
+
+
 def show(task: str, rows: list[dict[str, Any]]) -> Table:
     """The table of a task for a terminal."""
-    table = Table(title=task, box=None, pad_edge=False, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(title=Text(task, "bold"), box=None, pad_edge=False, title_justify="left", header_style="bold")
     for i, heading in enumerate(tables.HEADINGS.values()):
         table.add_column(heading, justify="left" if i < 2 else "right", min_width=24 if i == 0 else None)
     for row in rows:

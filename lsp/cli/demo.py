@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from lsp import demo as show
+from lsp.cli.compare import check_output
 
 
 def demo(
@@ -23,4 +24,5 @@ def demo(
       lsp demo
       lsp demo --problems 20 --page trace.html
     """
+    check_output(page, (".html",))
     show.run(Console(highlight=False), problems, page)

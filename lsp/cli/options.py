@@ -62,15 +62,16 @@ BlockLength = Annotated[
     typer.Option(metavar="N", help="Commit block by block, e.g. --block-length 32.", show_default="no blocks"),
 ]
 Lookahead = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         metavar="N",
-        help="A pass ends so many positions after its block or first mask.",
-        show_default="64 for the default scheduler, else to the end",
+        help="A pass ends so many positions after its block or first mask; none is at the end.",
+        show_default="64 with islands, as the default has, else none",
     ),
 ]
 Cache = Annotated[
-    str, typer.Option(metavar="KIND", help="prefix, block (needs --block-length), or none, which is exact.")
+    str,
+    typer.Option(metavar="KIND", help="prefix, block (needs --block-length), or none: everything anew in every pass."),
 ]
 RefreshEvery = Annotated[
     int | None,
@@ -83,7 +84,7 @@ RefreshScattered = Annotated[
     typer.Option(
         "--refresh-scattered/--no-refresh-scattered",
         help="Compute everything anew after a pass that committed scattered tokens.",
-        show_default="for the default scheduler",
+        show_default="with islands, as the default has",
     ),
 ]
 StopEarly = Annotated[
@@ -143,6 +144,14 @@ def region(model: str, max_new_tokens: int | None) -> int:
     return max_new_tokens if max_new_tokens is not None else REGION if model == "tiny" else 128
 
 
+def as_number(name: str, text: str) -> int | None:
+    """An integer, or None for ``none``."""
+    try:
+        return None if text.lower() == "none" else int(text)
+    except ValueError:
+        raise ValueError(f"Invalid {name}: expected an integer or none, got {text!r}") from None
+
+
 def as_chat(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
@@ -158,6 +167,8 @@ def decoding(
 ) -> dict[str, Any]:
     """The keywords of `lsp.generate`; what is wrong with the loop's options is said before a model is loaded."""
     loop = {name: value for name, value in loop.items() if value is not None}
+    if "lookahead" in loop:
+        loop["lookahead"] = as_number("--lookahead", loop["lookahead"])
     lsp.Options(**loop)
     kinds = delimiters[0] if delimiters and len(delimiters) == 1 else delimiters or "text"
     return {

@@ -11,6 +11,7 @@ from lsp import tune as tuning
 from lsp.cli import compare as c
 from lsp.cli import options as o
 from lsp.generate import PRESET
+from lsp.plot import plot as draw
 from lsp.problems import load_problems
 from lsp.schedulers import LongestStablePrefix
 from lsp.tiny.tasks import TASKS
@@ -43,11 +44,10 @@ def tune(
 
     \b
       lsp tune dev.jsonl --task code --task countdown
-      lsp tune test.jsonl --from dev.jsonl --split test --seed 1 --problems 500 --plot frontier.svg
+      lsp tune test.jsonl --from dev.jsonl --split test --seed 1 --problems 300 --plot frontier.svg
     """
     c.check_output(out, (".jsonl",))
-    if plot is not None:
-        c.check_output(plot, c.PICTURES)
+    c.check_plot(plot)
     candidates = tuning.grid()
     preset = tuning.describe(LongestStablePrefix.guarded(), PRESET)
     if start:
@@ -56,6 +56,10 @@ def tune(
         candidates = [candidate for candidate in candidates if candidate.name in kept]
     sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
     network, tokenizer = o.load_model(model, dtype, device)
+    length = o.region(model, max_new_tokens)
+    about = {"model": model, "split": split, "seed": seed, "max_new_tokens": length}
+    about["dtype"] = str(network.dtype).removeprefix("torch.")
+    tuning.results(out, about)
     for each in sets:
         with c.bar(each.name, len(candidates)) as advance:
             tuning.run(
@@ -63,16 +67,15 @@ def tune(
                 each,
                 candidates,
                 out,
-                max_new_tokens=o.region(model, max_new_tokens),
+                max_new_tokens=length,
                 batch=batch,
-                about={"model": model, "split": split, "seed": seed},
+                about=about,
                 advance=advance,
                 tokenizer=tokenizer,
             )
-    rows = [row for row in tuning.read(out) if row["task"] in {each.name for each in sets} and row["n"] == problems]
+    asked = {(each.name, len(each)) for each in sets}
+    rows = [row for row in tuning.results(out, about) if (row["task"], row["n"]) in asked]
     print(tuning.verdict(rows, preset), end="")
     if plot is not None:
-        from lsp.plot import plot as draw
-
         draw(rows, plot, group="family")
         print(f"wrote {plot}")

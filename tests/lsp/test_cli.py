@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -22,8 +23,9 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 pytest.importorskip("transformers")
 
-from lsp import cli, settings
+from lsp import cli, settings, tune
 from lsp.cli import options
+from lsp.generate import PRESET
 from lsp.tiny.tasks import generate
 from lsp_kernels import PrefixRule
 from tests.lsp.checkpoints import llada
@@ -31,6 +33,7 @@ from tests.lsp.checkpoints import llada
 PROMPT, NEW = "Use 3, 5 and 7 to make 15.\n", ("--max-new-tokens", "24")
 FLOOR_3 = replace(PrefixRule.guarded(), floor=3.0)
 ANSWER = "First 7 + 5 = 12, then 12 + 3 = 15."
+PRESET_SETTING = (lsp.LongestStablePrefix.guarded(), PRESET)
 ROOT = Path(__file__).parents[2]
 load_model = cache(options.load_model)
 
@@ -105,7 +108,9 @@ def test_documented_commands_print_what_is_written_below_them(
     _, *commands = (ROOT / document).read_text("utf-8").split("\n$ lsp ")
     for command, _, printed in (text.partition("\n") for text in commands):
         ran = run(*shlex.split(command))
-        assert f"{printed}\n".startswith(ran.out or ran.err)
+        below = f"{printed}\n".partition("```")[0]
+        cost = re.sub(r", [\d.]+ s\n", "", ran.err) if " positions, " in below else ""
+        assert below.startswith(ran.out + cost or ran.err)
     assert commands
 
 
@@ -362,3 +367,81 @@ def test_a_page_is_written_at_once(run: Callable[..., Ran], tmp_path: Path) -> N
     page = tmp_path / "a.html"
     assert run("trace", page, "--chat", PROMPT, *NEW, "--against", "full").out == f"wrote {page}\n"
     assert "<html" in page.read_text("utf-8")
+
+
+# Compare and tune
+
+
+def test_compare_writes_what_it_shows(run: Callable[..., Ran], tmp_path: Path) -> None:
+    files = [tmp_path / f"t{ending}" for ending in (".md", ".csv", ".json")]
+    given = ["--problems", 2, "--batch", 2, "--flips", 1, "--tail", "dropped", "--task", "countdown", *NEW]
+    outs = [argument for file in files for argument in ("--out", file)]
+    ran = run("compare", *given, *outs, "--plot", tmp_path / "t.svg")
+    assert ran.code == 0, ran.err
+    rows = json.loads(files[2].read_text())["rows"]
+    for row in rows:
+        assert row["scheduler"] in ran.out
+        assert f"| {row['scheduler']} |" in files[0].read_text()
+    assert len(files[1].read_text().splitlines()) == 1 + len(rows)
+    assert (tmp_path / "t.svg").stat().st_size > 1000
+
+
+def test_compare_takes_a_file_of_problems(run: Callable[..., Ran], tmp_path: Path) -> None:
+    file = tmp_path / "sums.jsonl"
+    file.write_text(json.dumps({"prompt": PROMPT, "answer": ANSWER}) + "\n")
+    ran = run("compare", "--task", file, "--flips", 0, "--tail", "dropped", "--out", tmp_path / "t.json", *NEW)
+    assert ran.code == 0, ran.err
+    read = json.loads((tmp_path / "t.json").read_text())
+    assert (read["problems"], read["rows"][0]["task"], read["rows"][0]["solved"]) == (1, "sums", 1)
+
+
+def test_tune_goes_on_and_refuses_other_results(
+    run: Callable[..., Ran], fails: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = tune.grid()
+    few = {"Full", "Threshold", "Threshold block_length=16 cache=block", tune.describe(*PRESET_SETTING)}
+    monkeypatch.setattr(tune, "grid", lambda: [candidate for candidate in grid if candidate.name in few])
+    first, second = tmp_path / "dev.jsonl", tmp_path / "test.jsonl"
+    given = ["--problems", 2, "--task", "countdown", *NEW]
+    ran = run("tune", first, *given)
+    assert ran.code == 0, ran.err
+    assert "| the best Full: Full |" in ran.out
+    with first.open("a") as file:
+        file.write('{"cut off')
+    assert run("tune", first, *given).out == ran.out
+    assert len(first.read_text().splitlines()) == 4
+    fails(2, "expected results with", "tune", first, *given, "--seed", 3)
+    assert run("tune", second, *given, "--split", "test", "--from", first, "--plot", tmp_path / "t.png").code == 0
+    assert {json.loads(line)["split"] for line in second.read_text().splitlines()} == {"test"}
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("Invalid task: expected arithmetic", ["compare", "--task", "chess"]),
+        ("Invalid tail: expected dropped, decoded, both", ["compare", "--tail", "half"]),
+        ("expected a name that ends in .md, .csv, .json", ["compare", "--out", "t.txt"]),
+        ("expected a name that ends in .png, .svg, .pdf", ["compare", "--plot", "t.gif"]),
+        ("expected different names", ["compare", "--task", "code", "--task", "code"]),
+        ("Invalid judge: expected number", ["compare", "--judge", "taste"]),
+        ("expected a name that ends in .jsonl", ["tune", "t.json"]),
+        ("expected a result of lsp tune", ["tune", "t.jsonl", "--from", ROOT / "LICENSE"]),
+        ("expected a name that ends in .html", ["demo", "--page", "x.txt"]),
+        ("Invalid --lookahead: expected an integer or none", ["generate", "x", "--lookahead", "far"]),
+    ],
+)
+def test_bad_usage_of_long_work_is_noticed_before_it(
+    fails: Callable[..., None], message: str, arguments: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fails(2, message, *arguments)
+
+
+def test_the_default_keeps_its_loop_however_it_is_named(run: Callable[..., Ran]) -> None:
+    options = [
+        json.loads(run("generate", PROMPT, "--json", *NEW, *given).out)["options"]
+        for given in ([], ["--scheduler", "lsp"], ["--set", "floor=3"])
+    ]
+    assert options[0] == options[1] == options[2] == asdict(PRESET)
+    whole = json.loads(run("generate", PROMPT, "--json", *NEW, "--lookahead", "none").out)["options"]
+    assert whole == asdict(PRESET) | {"lookahead": None}
