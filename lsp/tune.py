@@ -199,11 +199,14 @@ def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:
             "Fast-dLLM": [row for row in here if FAST_DLLM.fullmatch(row["name"])],
         }
         for name, found in named.items():
-            found.sort(key=lambda row: row["positions"])
-            out += "".join(_line(f"{name}: {row['name']}", row, ours) for row in found) or f"| {name}: none | | | | |\n"
+            found.sort(key=lambda row: (-row["accuracy"], row["passes"]))
+            out += "".join(_line(f"{name}: {row['name']}", row, ours) for row in found[:SHOWN])
+            if not SHOWN >= len(found) > 0:
+                out += f"| {name}: {f'{len(found) - SHOWN} more' if found else 'none'} | | | | |\n"
     return out
 
 
+SHOWN = 4
 RIVALS = ("Threshold", "Factor", "Prophet")
 FAST_DLLM = re.compile(r"Threshold block_length=\d+ cache=block")  # with its default p
 

@@ -75,7 +75,7 @@ def test_settings_take_turns_so_that_none_is_always_first(monkeypatch: pytest.Mo
     monkeypatch.setattr(comparison, "generate", generate)
     calls: list[None] = []
     settings = [Setting(name, name) for name in "abc"]
-    compare(None, problems, settings, batch=2, advance=lambda: calls.append(None), **LENGTH)
+    compare(lsp.load("tiny"), problems, settings, batch=2, advance=lambda: calls.append(None), **LENGTH)
     assert "".join(order) == "a" + "abc" + "bca" + "cab"  # once to warm up
     assert len(calls) == steps_of(problems, settings, 2, 0) == 9
 
