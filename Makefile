@@ -12,9 +12,8 @@ help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
 
 demo: export OMP_WAIT_POLICY = PASSIVE
-demo: $(READY) ## see the embedded model decode, three schedulers beside each other; then the kernel against others
+demo: $(READY) ## see the embedded model solve held-out problems, schedulers beside each other, and a page to step through
 	$(BIN)/python -m lsp demo
-	$(BIN)/python -m pytest --benchmark --benchmark-quiet bench/bench_commit.py -k demo
 
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
 test: $(READY) ## run the tests

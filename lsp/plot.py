@@ -25,6 +25,7 @@ def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, group: str = "sche
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator
 
     groups = list(dict.fromkeys(row[group] for row in rows))
     colours = pyplot.get_cmap("tab10" if len(groups) <= 10 else "tab20")
@@ -40,6 +41,9 @@ def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, group: str = "sche
             for name, style in styles.items():
                 _draw(axis, [row for row in rows if (row["task"], row[group]) == (task, name)], cost, name, style)
             axis.set(xscale="log", xlabel=label, title=task)
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.xaxis.set_minor_formatter("")
             axis.grid(alpha=0.3, which="both", linewidth=0.4)
         axes[0].set_ylabel("solved, %")
     handles = {label: handle for axis in grid.flat for handle, label in zip(*axis.get_legend_handles_labels())}  # noqa: B905
@@ -56,7 +60,7 @@ def _draw(axis: Any, rows: Sequence[dict[str, Any]], cost: str, name: str, style
         [100 * (row["accuracy"] - row["low"]) for row in rows],
         [100 * (row["high"] - row["accuracy"]) for row in rows],
     ]
-    crowded = len(rows) > 8
+    crowded, ours = len(rows) > 8, name.startswith("LSP")
     axis.errorbar(
         [row[cost] for row in rows],
         solved,
@@ -64,7 +68,10 @@ def _draw(axis: Any, rows: Sequence[dict[str, Any]], cost: str, name: str, style
         linestyle="none",
         elinewidth=0.6,
         alpha=0.35 if crowded else 0.9,
-        markersize=4 if crowded else 6,
+        markersize=(4 if crowded else 6) + 2 * ours,
+        markeredgecolor="black" if ours else None,
+        markeredgewidth=0.8,
+        zorder=3 if ours else 2,
         label=name,
         **style,
     )

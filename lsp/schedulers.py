@@ -124,8 +124,12 @@ class TopK(Confident):
         return self.k
 
 
-class Full(TopK):
+@dataclass(frozen=True)
+class Full(Confident):
     """The one most confident mask: as many passes as tokens."""
+
+    def count(self, confidence: np.ndarray) -> int:
+        return 1
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ def compare(
         with bar(each.name, total) as advance:
             results = comparison.compare(network, each, settings, advance=advance, **arguments)
         rows += tables.rows(each.name, results)
-        console.print(show(each.name, rows))
+        for stop in TAILS[tail]:
+            console.print(show(each.name, [row for row in rows if row["task"] == each.name and row["tail"] != stop]))
         for path in out or ():  # after every task, so that nothing is lost if a later one fails
             path.write_text(tables.FORMATS[path.suffix](rows, about), "utf-8")
     for path in out or ():
@@ -135,13 +136,17 @@ def check_plot(path: Path | None) -> None:
 
 
 def show(task: str, rows: list[dict[str, Any]]) -> Table:
-    """The table of a task for a terminal."""
-    table = Table(title=Text(task, "bold"), box=None, pad_edge=False, title_justify="left", header_style="bold")
-    for i, heading in enumerate(tables.HEADINGS.values()):
-        table.add_column(heading, justify="left" if i < 2 else "right", min_width=24 if i == 0 else None)
+    """The table of a task for a terminal of 80 columns."""
+    title = Text(f"\n{task}, the tail after the stop {'decoded' if rows[0]['tail'] else 'dropped'}", "bold")
+    table = Table(
+        title=title, box=None, pad_edge=False, title_justify="left", header_style="bold", padding=(0, 1, 0, 0)
+    )
+    table.add_column("scheduler", min_width=20)
+    for heading in ("solved, %", "passes", "tok/pass", "positions", "speed", "flips, %"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        if row["task"] == task:
-            table.add_row(*tables.cells(row))
+        name, _, solved, interval, *others = tables.cells(row)
+        table.add_row(name, f"{solved} ({interval})", *others)
     return table
 
 

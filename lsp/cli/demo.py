@@ -18,7 +18,7 @@ def demo(
     ),
     problems: Annotated[int, typer.Option(metavar="N", min=1, help="Problems of each task, e.g. --problems 10.")] = 4,
 ) -> None:
-    """Solves held-out problems of the embedded model's four tasks, with three schedulers, and compares them.
+    """Solves held-out problems of the embedded model's four tasks under several schedulers, and compares them.
 
     \b
       lsp demo

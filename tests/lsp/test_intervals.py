@@ -15,6 +15,13 @@ def test_wilson_matches_published_values() -> None:
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
 
 
+def test_an_interval_holds_what_was_measured() -> None:
+    for n in (1, 11, 20, 100, 300):
+        for right in range(n + 1):
+            low, high = wilson(right, n)
+            assert 0 <= low <= right / n <= high <= 1
+
+
 def test_the_interval_of_a_difference_covers_the_truth_about_as_often_as_it_says() -> None:
     rng, covered, rounds, n = random.Random(0), 0, 1000, 200
     for _ in range(rounds):

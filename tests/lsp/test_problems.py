@@ -51,6 +51,7 @@ def test_prompts_of_a_file_can_be_chats(tmp_path: Path) -> None:
         ("", "3", False),
         ("1,200 clips", "1200", True),
         ("2", "12", False),
+        ("5-10", "10", True),
     ],
 )
 def test_numbers_are_compared_as_numbers(text: str, answer: str, same: bool) -> None:
@@ -65,6 +66,11 @@ def test_what_is_wrong_with_a_task_is_said(tmp_path: Path) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"prompt": "p", "answer": "a"}\n{"prompt": "p"}\n')
     with pytest.raises(ValueError, match=r"broken.jsonl, line 2: expected an object"):
+        load_problems(broken, 5)
+    broken.write_bytes(b'\n{"prompt": "p", "answer": null}\n')
+    with pytest.raises(
+        ValueError, match=r"broken.jsonl, line 2: expected an object .* got TypeError\('str and NoneType'\)"
+    ):
         load_problems(broken, 5)
     broken.write_text("")
     with pytest.raises(ValueError, match="got an empty file"):

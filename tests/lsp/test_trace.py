@@ -98,6 +98,9 @@ def test_the_steps_of_the_rule_are_those_of_the_oracle(
 
 
 def test_a_trace_survives_json_lines(example: Trace, tmp_path: Path) -> None:
+    odd = dataclasses.replace(example, text="a\u2028b\u0085c\r\n", pieces=example.pieces | {1: "\u2029"})
+    odd.save(tmp_path / "t.jsonl")
+    assert Trace.load(tmp_path / "t.jsonl") == odd
     example.save(tmp_path / "t.jsonl")
     assert Trace.load(tmp_path / "t.jsonl") == example
     lines = (tmp_path / "t.jsonl").read_text("utf-8").splitlines()
@@ -132,6 +135,20 @@ def test_flips_are_counted_in_the_middle_of_decoding_on_masks_that_stay_open(exa
     assert flip_rate([answer], tail=False) == pytest.approx(0)
     assert flip_rate([trace, trace]) == flip_rate([trace])
     assert math.isnan(flip_rate([]))
+
+
+def test_a_nan_that_the_scheduler_does_not_see_does_not_stop_a_trace() -> None:
+    import torch
+
+    def forward(ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(1, ids.size(1), 7)
+        logits[0, -1] = torch.nan
+        return logits
+
+    model = lsp.adapt(forward, vocab_size=7, mask_id=6)
+    for decode in (lsp.generate, lsp.trace):
+        with pytest.raises(lsp.DecodingError, match="sequence 0, step 2"):
+            decode(model, [1], max_new_tokens=3, scheduler=lsp.FixedPrefix(1))
 
 
 def test_a_model_without_a_tokenizer_is_traced_by_ids() -> None:
