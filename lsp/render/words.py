@@ -37,5 +37,7 @@ def notes(trace: Trace) -> list[str]:
     if trace.islands is not None:
         out.append(f"islands {trace.islands:g}")
     usual = vars(Options())
-    out += [f"{key} {value}".replace("_", " ") for key, value in trace.options.items() if value != usual.get(key)]
+    for key, value in trace.options.items():
+        if value != usual.get(key):
+            out.append(key.replace("_", " ") if value is True else f"{key} {value}".replace("_", " "))
     return out

@@ -148,7 +148,9 @@ def choose(
 
 def by_threshold(scheduler: object, rows: dict[int, oracle.Row], ranked: list[int]) -> set[int]:
     taken = ranked[:1]
-    if isinstance(scheduler, schedulers.TopK):  # and Full, which is k = 1
+    if isinstance(scheduler, schedulers.Full):
+        return {ranked[0]}
+    if isinstance(scheduler, schedulers.TopK):
         taken = ranked[: scheduler.k]
     elif isinstance(scheduler, schedulers.Threshold):
         taken += [p for p in ranked[1:] if reaches(confidence(rows[p]), scheduler.p)]
