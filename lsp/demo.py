@@ -22,6 +22,10 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     THRESHOLD: {"scheduler": lsp.Threshold(0.9)},
 }
 SEED = 0
+NOTE = (
+    "In brackets: how many times less than Full. LSP is the default: a floor under the margins, and islands when the "
+    "prefix is stuck. So few problems show how, not how well: docs/results.md has 300 of each task."
+)
 
 
 class Solved(NamedTuple):
@@ -70,12 +74,7 @@ def run(console: Console, problems: int, page: Path) -> None:
     console.rule(f"all problems, {problems} of each task")
     groups = {task: total(one for one in all_solved if one.problem.task == task) for task in TASKS}
     console.print(terminal.table(groups | {"all": total(all_solved)}, base=FULL))
-    console.print(
-        "\nIn brackets: how many times less than Full. LSP is the default: a floor under the margins, and islands"
-    )
-    console.print(
-        "when the prefix is stuck. So few problems show how, not how well: docs/results.md has 300 of each task."
-    )
+    console.print(f"\n{NOTE}\n")
     first = all_solved[0].problem
     write(page, solver.traces(first), title=f"LSP and Threshold 0.9: {first.task}")
     where = Text(f"Every pass over the {first.task} problem, to step through in a browser: {page.absolute()}")
