@@ -7,6 +7,7 @@ each task and setting, so that a run that was stopped goes on where it was.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,12 +20,10 @@ from lsp.compare import Setting, compare
 from lsp.decode import Options
 from lsp.generate import PRESET
 from lsp.intervals import paired, wilson
-from lsp.plot import frontier
+from lsp.plot import COSTS, frontier
 from lsp.problems import Problems
 from lsp.schedulers import Factor, Full, LongestStablePrefix, Prophet, Threshold
 from lsp_kernels import PrefixRule
-
-COSTS = ("passes", "positions")
 
 
 @dataclass(frozen=True)
@@ -126,6 +125,8 @@ def run(
 ) -> None:
     """Adds a line for every candidate that the file does not have yet; `about` is what else the results depend on."""
     done = {(row["task"], row["name"], row["n"]) for row in results(path, about)}
+    if path.exists():  # a line that was cut off makes room for its successor
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
     with path.open("a", encoding="utf-8") as out:
         for candidate in candidates:
             if (problems.name, candidate.name, len(problems)) not in done:
@@ -156,13 +157,9 @@ def results(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run, with accuracies and their intervals. A last line that was cut off is cut from the file."""
-    text = path.read_text("utf-8")
-    if not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]
-        path.write_text(text, "utf-8")
+    """The lines of a run, with accuracies and their intervals. A last line that was cut off does not count."""
     out = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8").split("\n")[:-1], 1):
         try:
             row = json.loads(line)
             solved = row["right"].count("1")
@@ -174,12 +171,17 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def worth_another_look(rows: Sequence[dict[str, Any]]) -> set[str]:
-    """The names of the settings on the frontier of their family, on any task and in any cost; Full and Fast-dLLM's."""
-    kept = {row["name"] for row in rows if row["family"] == "Full" or FAST_DLLM.fullmatch(row["name"])}
+    """The names of the settings on the frontier of their family, on any task and in any cost."""
+    kept = set()
     for task, family, cost in product({r["task"] for r in rows}, {r["family"] for r in rows}, COSTS):
         of_family = [row for row in rows if (row["task"], row["family"]) == (task, family)]
         kept |= {row["name"] for row in frontier(of_family, cost)}
     return kept
+
+
+def always_shown(candidate: Candidate) -> bool:
+    """Whether a verdict needs it, on a frontier or not: Full, and Threshold as Fast-dLLM runs it."""
+    return candidate.family == "Full" or bool(FAST_DLLM.fullmatch(candidate.name))
 
 
 def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:

@@ -53,7 +53,7 @@ def tune(
     if start:
         seen = [row for path in start for row in tuning.read(path)]
         kept = tuning.worth_another_look(seen) | {preset}
-        candidates = [candidate for candidate in candidates if candidate.name in kept]
+        candidates = [each for each in candidates if each.name in kept or tuning.always_shown(each)]
     sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
     network, tokenizer = o.load_model(model, dtype, device)
     length = o.region(model, max_new_tokens)

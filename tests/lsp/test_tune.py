@@ -93,3 +93,11 @@ def test_the_verdict_names_who_is_as_accurate_and_as_cheap() -> None:
     assert not any("wrong" in line for line in lines)
     alone = tune.verdict(ROWS[:2], "ours").splitlines()
     assert "| as accurate, no more passes: none | | | | |" in alone
+
+
+def test_a_file_that_is_read_is_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    text = json.dumps({"task": "t", "name": "a", "n": 2, "right": "10"}) + "\n" + '{"task": "t", "na'
+    path.write_text(text)
+    assert [row["accuracy"] for row in tune.read(path)] == [0.5]
+    assert path.read_text() == text
