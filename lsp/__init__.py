@@ -1,16 +1,16 @@
 """Decoding of diffusion language models by the longest stable prefix, on the operations of `lsp_kernels`.
 
-`generate` and `stream` decode, with any of the schedulers in `lsp.schedulers`.
+`generate` and `stream` decode, with any of the schedulers in `lsp.schedulers`; `decode` is the loop under both.
 `load` brings a public LLaDA or Dream checkpoint onto the contiguous prefix cache, `adapt` any other model, uncached.
-`vocabulary` finds out from a tokenizer which tokens are delimiters, stops and masks. `import lsp` needs torch alone.
+`trace` shows what every pass did. `lsp.tokens` finds delimiters, stops and masks in a tokenizer.
 """
 
-from lsp import models, schedulers
-from lsp.adapt import adapt
-from lsp.decode import DecodingError, Options, decode
-from lsp.delimiters import delimiter_ids, mask_id, stop_ids, vocabulary
-from lsp.generate import Generation, generate, stream
-from lsp.models import load, load_tokenizer, register, save_pretrained
+from typing import Any
+
+from lsp import models, schedulers, tokens
+from lsp.decoding import Custom, DecodingError, Options, Scheduler, decode
+from lsp.generation import Generation, generate, stream
+from lsp.models import adapt, load, load_tokenizer, register, save_pretrained
 from lsp.schedulers import (
     Factor,
     FixedPrefix,
@@ -21,9 +21,11 @@ from lsp.schedulers import (
     Threshold,
     TopK,
 )
-from lsp.trace import Trace, trace
+from lsp.tracing import Trace, trace
+from lsp_kernels.errors import deprecated
 
 __all__ = [
+    "Custom",
     "DecodingError",
     "Factor",
     "FixedPrefix",
@@ -33,22 +35,29 @@ __all__ = [
     "Options",
     "Prophet",
     "ScatteredMargin",
+    "Scheduler",
     "Threshold",
     "TopK",
     "Trace",
     "adapt",
     "decode",
-    "delimiter_ids",
     "generate",
     "load",
     "load_tokenizer",
-    "mask_id",
     "models",
     "register",
     "save_pretrained",
     "schedulers",
-    "stop_ids",
     "stream",
+    "tokens",
     "trace",
-    "vocabulary",
 ]
+
+MOVED_TO_TOKENS = ("delimiter_ids", "mask_id", "stop_ids", "vocabulary")
+
+
+def __getattr__(name: str) -> Any:
+    if name in MOVED_TO_TOKENS:
+        deprecated(f"lsp.{name}", f"lsp.tokens.{name}")
+        return getattr(tokens, name)
+    raise AttributeError(f"module 'lsp' has no attribute {name!r}")

@@ -15,15 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from lsp import compare as comparison
-from lsp import tables
 from lsp.cli import options as o
-from lsp.plot import FORMATS as PICTURES
-from lsp.plot import plot as draw
-from lsp.problems import load_problems
+from lsp.evaluation import comparison, tables
+from lsp.evaluation.plot import FORMATS as PICTURES
+from lsp.evaluation.plot import plot as draw
+from lsp.evaluation.problems import load_problems
 from lsp.tiny.tasks import SPLITS, TASKS
 
-WIDE = 140  # of a table that goes to a file
+WIDE = 140  # columns of a table that goes to a file
 TAILS = {"dropped": (True,), "decoded": (False,), "both": (True, False)}
 
 Tasks = Annotated[
@@ -36,9 +35,9 @@ Tasks = Annotated[
     ),
 ]
 Count = Annotated[int, typer.Option("--problems", metavar="N", min=1, help="Problems per task.")]
-Split = Annotated[str, typer.Option(metavar="NAME", help=f"Of the embedded tasks: {', '.join(SPLITS)}.")]
+Split = Annotated[str, typer.Option(metavar="NAME", help=f"Split of the embedded tasks: {', '.join(SPLITS)}.")]
 ProblemSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Which problems of the split.")]
-Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Problems that are decoded together.")]
+Batch = Annotated[int, typer.Option(metavar="N", min=1, help="How many problems are decoded together.")]
 Judge = Annotated[
     str | None,
     typer.Option(
@@ -61,7 +60,9 @@ def compare(
     dtype: o.Dtype = None,
     device: o.Device = "cpu",
     max_new_tokens: o.MaxNewTokens = None,
-    block_length: Annotated[int, typer.Option(metavar="N", min=1, help="Of the rows in blocks.")] = 16,
+    block_length: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Block length of the rows that say blocks.")
+    ] = 16,
     tail: Annotated[
         str, typer.Option(metavar="KIND", help="The tail after a stop: dropped, decoded (as published), or both.")
     ] = "both",

@@ -1,15 +1,33 @@
-"""``lsp demo``: held-out problems, decoded before your eyes."""
+"""``lsp demo``: held-out problems of the embedded model, decoded under several schedulers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from lsp import demo as show
+import lsp
 from lsp.cli.compare import check_output
+from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
+from lsp.tracing import terminal
+from lsp.tracing.html import write
+
+LSP, PAPER, FULL, THRESHOLD = "LSP", "LSP, paper's rule", "Full, blocks of 16", "Threshold 0.9"
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    LSP: {},
+    PAPER: {"scheduler": "paper"},
+    FULL: {"scheduler": lsp.Full(), "block_length": 16},
+    THRESHOLD: {"scheduler": lsp.Threshold(0.9)},
+}
+SEED = 0
+NOTE = (
+    "In brackets: how many times less than Full. LSP is the default: a floor under the margins, and islands when the "
+    "prefix is stuck. So few problems show how, not how well: docs/results.md has 300 of each task."
+)
 
 
 def demo(
@@ -25,4 +43,90 @@ def demo(
       lsp demo --problems 20 --page trace.html
     """
     check_output(page, (".html",))
-    show.run(Console(highlight=False), problems, page)
+    run(Console(highlight=False), problems, page)
+
+
+class Solved(NamedTuple):
+    """One problem by one scheduler."""
+
+    problem: Problem
+    scheduler: str
+    answer: lsp.Generation
+    right: bool
+
+
+class Solver:
+    """The embedded model, loaded and warmed up."""
+
+    def __init__(self) -> None:
+        self.model = lsp.load("tiny")
+        self.tokenizer = lsp.load_tokenizer(self.model)
+        vocabulary = lsp.tokens.vocabulary(self.tokenizer, self.model.config)
+        self.given = {"tokenizer": self.tokenizer, "vocabulary": vocabulary, "max_new_tokens": REGION}
+        for arguments in SCHEDULERS.values():  # so that nobody pays for the first call
+            lsp.generate(self.model, "Use 3, 5 and 7 to make 15.\n", **self.given, **arguments)
+
+    def solve(self, problem: Problem) -> list[Solved]:
+        """By every scheduler, one after the other."""
+        answers = [lsp.generate(self.model, problem.prompt, **self.given, **how)[0] for how in SCHEDULERS.values()]
+        verdicts = verify([problem] * len(answers), [answer.text or "" for answer in answers])
+        each = zip(SCHEDULERS, answers, verdicts, strict=True)
+        return [Solved(problem, name, answer, right) for name, answer, right in each]
+
+    def traces(self, problem: Problem) -> list[lsp.Trace]:
+        """Of LSP and of the rival that commits scattered tokens."""
+        each = [SCHEDULERS[LSP], SCHEDULERS[THRESHOLD]]
+        return [lsp.trace(self.model, problem.prompt, **self.given, **how)[0] for how in each]
+
+
+def run(console: Console, problems: int, page: Path) -> None:
+    """Solves so many problems of each task, shows the first of each in detail, and writes the trace of one."""
+    solver = Solver()
+    all_solved: list[Solved] = []
+    for task in TASKS:
+        for i, problem in enumerate(generate(task, problems, split="test", seed=SEED)):
+            solved = solver.solve(problem)
+            all_solved += solved
+            if i == 0:
+                show(console, task, solved, solver.tokenizer)
+    console.rule(f"all problems, {problems} of each task")
+    groups = {task: total(one for one in all_solved if one.problem.task == task) for task in TASKS}
+    console.print(terminal.table(groups | {"all": total(all_solved)}, base=FULL))
+    console.print(f"\n{NOTE}\n")
+    first = all_solved[0].problem
+    write(page, solver.traces(first), title=f"LSP and Threshold 0.9: {first.task}")
+    where = Text(f"Every pass over the {first.task} problem, to step through in a browser: {page.absolute()}")
+    console.print(where, soft_wrap=True)
+
+
+def show(console: Console, task: str, solved: list[Solved], tokenizer: Any) -> None:
+    """One problem in detail: the prompt, two answers by pass, and what each scheduler needed."""
+    console.rule(task)
+    console.print(Text(solved[0].problem.prompt.strip()))
+    for name, one in zip(SCHEDULERS, solved, strict=True):
+        if name in (LSP, THRESHOLD):  # a pass for every token says nothing by colours
+            verdict = "right" if one.right else "wrong"
+            console.print(Text(f"\n{name}, {terminal.passes(one.answer.passes)}, {verdict}:", "bold"))
+            console.print(terminal.answer(terminal.pieces_of(one.answer, tokenizer), one.answer.committed_in))
+    console.print()
+    console.print(terminal.table({task: total(solved)}, base=FULL))
+
+
+def total(solved: Iterable[Solved]) -> list[terminal.Row]:
+    """What each scheduler needed for all of these."""
+    rows = []
+    solved = list(solved)
+    for name in SCHEDULERS:
+        mine = [one for one in solved if one.scheduler == name]
+        right = sum(one.right for one in mine)
+        rows.append(
+            terminal.Row(
+                name,
+                f"{right}/{len(mine)}" if len(mine) > 1 else "yes" if right else "no",
+                sum(one.answer.passes for one in mine),
+                sum(one.answer.positions for one in mine),
+                sum(len(one.answer.tokens) for one in mine),
+                sum(sum(one.answer.seconds.values()) for one in mine),
+            )
+        )
+    return rows

@@ -12,36 +12,21 @@ from rich.console import Console
 from rich.text import Text
 
 import lsp
-from lsp import settings
 from lsp.cli import options as o
-from lsp.generate import Generation, Run
-from lsp.render import terminal
+from lsp.generation import Generation, Run
+from lsp.tracing import terminal
 
 
+@o.decodes
 def generate(
+    how: o.Decoding,
     prompts: o.Prompts = None,
     file: o.Files = None,
-    model: o.Model = "tiny",
-    dtype: o.Dtype = None,
-    device: o.Device = "cpu",
-    max_new_tokens: o.MaxNewTokens = None,
-    scheduler: o.SchedulerName = None,
-    settings_: o.Settings = None,
-    block_length: o.BlockLength = None,
-    lookahead: o.Lookahead = None,
-    cache: o.Cache = "prefix",
-    refresh_every: o.RefreshEvery = None,
-    refresh_scattered: o.RefreshScattered = None,
-    stop_early: o.StopEarly = True,
-    temperature: o.Temperature = 0.0,
-    seed: o.Seed = 0,
-    stop: o.Stops = None,
-    delimiters: o.Delimiters = None,
-    chat: o.Chat = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text of one prompt as it is committed.")] = False,
-    steps: Annotated[
-        bool, typer.Option("--steps", help="Mark and colour every token by the pass that committed it.")
+    by_pass: Annotated[
+        bool, typer.Option("--by-pass", help="Mark and colour every token by the pass that committed it.")
     ] = False,
+    steps: Annotated[bool, typer.Option("--steps", hidden=True, help="The old name of --by-pass.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per prompt and nothing else, e.g. to pipe it into jq.")
     ] = False,
@@ -51,33 +36,21 @@ def generate(
     \b
       lsp generate --chat "Use 3, 5 and 7 to make 15."
       echo "Use 3, 5 and 7 to make 15." | lsp generate --file - --stream
-      lsp generate --chat --steps --scheduler threshold --set p=0.95 "Use 3, 5 and 7 to make 15."
+      lsp generate --chat --by-pass --scheduler threshold --set p=0.95 "Use 3, 5 and 7 to make 15."
     """
     texts = o.read_prompts(prompts, file)
     if not texts:
         raise ValueError("Invalid prompt: expected a PROMPT or --file FILE, got neither")
-    if stream + steps + as_json > 1:
-        raise ValueError("Invalid output: expected at most one of --stream, --steps and --json, got several")
+    if steps:
+        print("lsp: --steps is now called --by-pass", file=sys.stderr)
+    by_pass = by_pass or steps
+    if stream + by_pass + as_json > 1:
+        raise ValueError("Invalid output: expected at most one of --stream, --by-pass and --json, got several")
     if stream and len(texts) > 1:
         raise ValueError(f"Invalid prompt: expected a single one with --stream, got {len(texts)}")
-    arguments = o.decoding(
-        model=model,
-        max_new_tokens=max_new_tokens,
-        stop=stop,
-        delimiters=delimiters,
-        seed=seed,
-        block_length=block_length,
-        lookahead=lookahead,
-        cache=cache,
-        refresh_every=refresh_every,
-        refresh_scattered=refresh_scattered,
-        stop_early=stop_early,
-        temperature=temperature,
-    )
-    chosen = settings.scheduler(scheduler, settings_ or ())
-    network, tokenizer = o.load_model(model, dtype, device)
-    inputs = [o.as_chat(text) for text in texts] if chat else texts
-    arguments |= {"tokenizer": tokenizer, "scheduler": chosen}
+    network, tokenizer = o.load_model(how.model, how.dtype, how.device)
+    inputs = how.inputs(texts)
+    arguments = {"tokenizer": tokenizer, "scheduler": how.scheduler, **how.arguments}
     with o.saying_what_was_committed(tokenizer):
         if stream:
             answers = show_stream(Run(network, inputs, **arguments))
@@ -88,9 +61,9 @@ def generate(
         if as_json:
             print(to_json(answer))
             continue
-        if steps:
+        if by_pass:
             pieces = terminal.pieces_of(answer, tokenizer)
-            Console().print(terminal.answer(pieces, answer.steps), soft_wrap=True)
+            Console().print(terminal.answer(pieces, answer.committed_in), soft_wrap=True)
         elif not stream:
             print(answer.text)
         sys.stdout.flush()
@@ -112,7 +85,8 @@ def to_json(answer: Generation) -> str:
         {
             "text": answer.text,
             "tokens": answer.tokens,
-            "steps": answer.steps,
+            "committed_in": answer.committed_in,
+            "steps": answer.committed_in,  # its old name, for one release
             "finished": answer.finished,
             "passes": answer.passes,
             "positions": answer.positions,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lsp import settings
+from lsp.cli import settings
 from lsp.schedulers import NAMES
 from lsp_kernels.info import Report, report, targets
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
 
 import lsp
-from lsp import settings
-from lsp.generate import tokenizer_of
+from lsp.cli import settings
+from lsp.decoding import Scheduler
 from lsp.models import Transformer
+from lsp.prompts import tokenizer_of
 from lsp.tiny.tasks import REGION
 
 Model = Annotated[
@@ -26,7 +29,9 @@ Model = Annotated[
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Of the weights, e.g. --dtype bfloat16.", show_default="that of the checkpoint"),
+    typer.Option(
+        metavar="NAME", help="Dtype of the weights, e.g. --dtype bfloat16.", show_default="that of the checkpoint"
+    ),
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where the model runs, e.g. --device cuda:0.")]
 Prompts = Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="One or several texts to continue.")]
@@ -65,13 +70,17 @@ Lookahead = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="A pass ends so many positions after its block or first mask; none is at the end.",
-        show_default="64 with islands, as the default has, else none",
+        help="End a pass so many positions after its block or first mask, e.g. --lookahead 64; none: at the end.",
+        show_default="what the scheduler brings along: 64 for lsp, else none",
     ),
 ]
 Cache = Annotated[
-    str,
-    typer.Option(metavar="KIND", help="prefix, block (needs --block-length), or none: everything anew in every pass."),
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="prefix, block (needs --block-length), or none, which computes everything in every pass.",
+        show_default="prefix",
+    ),
 ]
 RefreshEvery = Annotated[
     int | None,
@@ -84,14 +93,17 @@ RefreshScattered = Annotated[
     typer.Option(
         "--refresh-scattered/--no-refresh-scattered",
         help="Compute everything anew after a pass that committed scattered tokens.",
-        show_default="with islands, as the default has",
+        show_default="what the scheduler brings along: on for lsp",
     ),
 ]
 StopEarly = Annotated[
-    bool, typer.Option("--stop-early/--no-stop-early", help="Whether a stop token drops what follows it.")
+    bool | None,
+    typer.Option(
+        "--stop-early/--no-stop-early", help="Whether a stop token drops what follows it.", show_default="stop-early"
+    ),
 ]
-Temperature = Annotated[float, typer.Option(metavar="T", help="Of the sampling noise, e.g. --temperature 0.7.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the noise; prompt i has N + i.")]
+Temperature = Annotated[float, typer.Option(metavar="T", help="Scale of the sampling noise, e.g. --temperature 0.7.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the sampling noise; prompt i has N + i.")]
 Stops = Annotated[
     list[str] | None,
     typer.Option("--stop", metavar="TEXT", help='A text that ends the answer, e.g. --stop ";". May be repeated.'),
@@ -154,32 +166,80 @@ def as_number(name: str, text: str) -> int | None:
         raise ValueError(f"Invalid {name}: expected an integer or none, got {text!r}") from None
 
 
-def as_chat(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}]
-
-
 def decoding(
-    *,
-    model: str,
-    max_new_tokens: int | None,
-    stop: list[str] | None,
-    delimiters: list[str] | None,
-    seed: int,
-    **loop: Any,
-) -> dict[str, Any]:
-    """The keywords of `lsp.generate`; what is wrong with the loop's options is said before a model is loaded."""
+    model: Model = "tiny",
+    dtype: Dtype = None,
+    device: Device = "cpu",
+    max_new_tokens: MaxNewTokens = None,
+    scheduler: SchedulerName = None,
+    settings_: Settings = None,
+    block_length: BlockLength = None,
+    lookahead: Lookahead = None,
+    cache: Cache = None,
+    refresh_every: RefreshEvery = None,
+    refresh_scattered: RefreshScattered = None,
+    stop_early: StopEarly = None,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    stop: Stops = None,
+    delimiters: Delimiters = None,
+    chat: Chat = False,
+) -> Decoding:
+    """What the commands that decode have in common. What is wrong is said before a model is loaded."""
+    loop: dict[str, Any] = {
+        "block_length": block_length,
+        "lookahead": lookahead,
+        "cache": cache,
+        "refresh_every": refresh_every,
+        "refresh_scattered": refresh_scattered,
+        "stop_early": stop_early,
+        "temperature": temperature,
+    }
     loop = {name: value for name, value in loop.items() if value is not None}
-    if "lookahead" in loop:
-        loop["lookahead"] = as_number("--lookahead", loop["lookahead"])
-    lsp.Options(**loop)
+    if lookahead is not None:
+        loop["lookahead"] = as_number("--lookahead", lookahead)
+    chosen = settings.scheduler(scheduler, settings_ or ())
+    chosen.options.replaced_by(loop)
     kinds = delimiters[0] if delimiters and len(delimiters) == 1 else delimiters or "text"
-    return {
+    arguments = {
         "max_new_tokens": region(model, max_new_tokens),
         "stop": stop or (),
         "delimiters": kinds,
         "seed": seed,
         **loop,
     }
+    return Decoding(model, dtype, device, scheduler or "lsp", chosen, chat, arguments)
+
+
+class Decoding(NamedTuple):
+    """How a command decodes: what to load, with which scheduler, and the other arguments of `lsp.generate`."""
+
+    model: str
+    dtype: str | None
+    device: str
+    name: str
+    scheduler: Scheduler
+    chat: bool
+    arguments: dict[str, Any]
+
+    def inputs(self, texts: Sequence[str]) -> list[Any]:
+        """The prompts, as chats if they go through the chat template."""
+        return [[{"role": "user", "content": text}] for text in texts] if self.chat else list(texts)
+
+
+def decodes(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of `decoding` besides its own; it gets them as one argument, ``how``."""
+    shared, own = signature(decoding, eval_str=True), signature(command, eval_str=True)
+    mine = [parameter for name, parameter in own.parameters.items() if name != "how"]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        how = decoding(**{name: given.pop(name) for name in shared.parameters})
+        command(how=how, **given)
+
+    run.__signature__ = own.replace(parameters=[*mine, *shared.parameters.values()])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
+    return run
 
 
 @contextmanager

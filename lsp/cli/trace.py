@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 import lsp
-from lsp import settings
 from lsp.cli import options as o
+from lsp.cli import settings
 from lsp.tiny.tasks import TASKS
 from lsp.tiny.tasks import generate as problems
+from lsp.tracing.html import write as write_page
 
 
+@o.decodes
 def trace(
+    how: o.Decoding,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where to write: a page .html, or JSON lines .jsonl.")],
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The text to continue.", show_default="see --task")
@@ -32,23 +35,6 @@ def trace(
         list[Path] | None,
         typer.Option("--from", metavar="FILE", help="Make the page from saved .jsonl traces. May be repeated."),
     ] = None,
-    model: o.Model = "tiny",
-    dtype: o.Dtype = None,
-    device: o.Device = "cpu",
-    max_new_tokens: o.MaxNewTokens = None,
-    scheduler: o.SchedulerName = None,
-    settings_: o.Settings = None,
-    block_length: o.BlockLength = None,
-    lookahead: o.Lookahead = None,
-    cache: o.Cache = "prefix",
-    refresh_every: o.RefreshEvery = None,
-    refresh_scattered: o.RefreshScattered = None,
-    stop_early: o.StopEarly = True,
-    temperature: o.Temperature = 0.0,
-    seed: o.Seed = 0,
-    stop: o.Stops = None,
-    delimiters: o.Delimiters = None,
-    chat: o.Chat = False,
 ) -> None:
     """Writes down what every pass saw and committed, of a scheduler and of a rival on the same prompt.
 
@@ -68,28 +54,13 @@ def trace(
             raise ValueError("Invalid --from: expected a page to write and no prompt, got something else")
         return write({out: [lsp.Trace.load(path) for path in saved]})
     text = the_prompt(prompt, file, task, index)
-    rivals = {scheduler or "lsp": settings.scheduler(scheduler, settings_ or ())}
+    rivals = {how.name: how.scheduler}
     if against not in ("none", *rivals):
         rivals[against] = settings.scheduler(against)
-    arguments = o.decoding(
-        model=model,
-        max_new_tokens=max_new_tokens,
-        stop=stop,
-        delimiters=delimiters,
-        seed=seed,
-        block_length=block_length,
-        lookahead=lookahead,
-        cache=cache,
-        refresh_every=refresh_every,
-        refresh_scattered=refresh_scattered,
-        stop_early=stop_early,
-        temperature=temperature,
-    )
-    network, tokenizer = o.load_model(model, dtype, device)
-    arguments["tokenizer"] = tokenizer
-    inputs = [o.as_chat(text)] if chat else [text]
+    network, tokenizer = o.load_model(how.model, how.dtype, how.device)
+    arguments = {"tokenizer": tokenizer, **how.arguments}
     with o.saying_what_was_committed(tokenizer):
-        traces = [lsp.trace(network, inputs, scheduler=rival, **arguments)[0] for rival in rivals.values()]
+        traces = [lsp.trace(network, how.inputs([text]), scheduler=one, **arguments)[0] for one in rivals.values()]
     if out.suffix == ".html":
         return write({out: traces})
     paths = [out, *(out.with_suffix(f".{name}.jsonl") for name in list(rivals)[1:])]
@@ -114,8 +85,6 @@ def the_prompt(prompt: str | None, file: str | None, task: str, index: int) -> s
 def write(files: dict[Path, Sequence[lsp.Trace]]) -> None:
     for path, traces in files.items():
         if path.suffix == ".html":
-            from lsp.render.html import write as write_page
-
             write_page(path, traces)
         else:
             traces[0].save(path)

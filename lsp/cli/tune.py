@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from lsp import tune as tuning
 from lsp.cli import compare as c
 from lsp.cli import options as o
-from lsp.generate import PRESET
-from lsp.plot import plot as draw
-from lsp.problems import load_problems
+from lsp.evaluation import grid, verdict
+from lsp.evaluation.plot import plot as draw
+from lsp.evaluation.problems import load_problems
 from lsp.schedulers import LongestStablePrefix
 from lsp.tiny.tasks import TASKS
 
@@ -48,21 +47,21 @@ def tune(
     """
     c.check_output(out, (".jsonl",))
     c.check_plot(plot)
-    candidates = tuning.grid()
-    preset = tuning.describe(LongestStablePrefix.guarded(), PRESET)
+    candidates = grid.grid()
+    preset = grid.describe(LongestStablePrefix(), LongestStablePrefix().options)
     if start:
-        seen = [row for path in start for row in tuning.read(path)]
-        kept = tuning.worth_another_look(seen) | {preset}
-        candidates = [each for each in candidates if each.name in kept or tuning.always_shown(each)]
+        seen = [row for path in start for row in grid.read(path)]
+        kept = verdict.worth_another_look(seen) | {preset}
+        candidates = [each for each in candidates if each.name in kept or verdict.always_shown(each)]
     sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
     network, tokenizer = o.load_model(model, dtype, device)
     length = o.region(model, max_new_tokens)
     about = {"model": model, "split": split, "seed": seed, "max_new_tokens": length}
     about["dtype"] = str(network.dtype).removeprefix("torch.")
-    tuning.results(out, about)
+    grid.results(out, about)
     for each in sets:
         with c.bar(each.name, len(candidates)) as advance:
-            tuning.run(
+            grid.run(
                 network,
                 each,
                 candidates,
@@ -74,8 +73,8 @@ def tune(
                 tokenizer=tokenizer,
             )
     asked = {(each.name, len(each)) for each in sets}
-    rows = [row for row in tuning.results(out, about) if (row["task"], row["n"]) in asked]
-    print(tuning.verdict(rows, preset), end="")
+    rows = [row for row in grid.results(out, about) if (row["task"], row["n"]) in asked]
+    print(verdict.verdict(rows, preset), end="")
     if plot is not None:
         draw(rows, plot, group="family")
         print(f"wrote {plot}")

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from lsp.integrations._common import MaskedPrefix, check_block, refuse_noise
 from lsp_kernels import PrefixRule, Vocabulary, token_stats
-from lsp_kernels._checks import fail_shape
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer, fail_shape
 
 __all__ = ["PrefixParallelDecoder", "ThresholdParallelDecoder"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lsp.integrations._common import check_block, refuse_noise
 from lsp_kernels import token_stats
-from lsp_kernels._checks import check_device, check_tensor, fail_dtype, fail_shape, values_are_free
+from lsp_kernels.errors import check_device, check_tensor, fail_dtype, fail_shape, values_are_free
 
 __all__ = ["get_transfer_index"]
 

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lsp.adapt import adapt, logits_of
-from lsp.decode import Options, Scheduler, decode
+from lsp.decoding import Options, Scheduler, decode
 from lsp.integrations._common import refuse_remasking, rule_for, vocabulary_for
+from lsp.models.adapted import adapt, logits_of
 from lsp.models.protocol import Model
 from lsp.schedulers import LongestStablePrefix, scheduler_of
 from lsp_kernels import Vocabulary
-from lsp_kernels._checks import check_tensor, fail_dtype, fail_shape
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer, check_tensor, fail_dtype, fail_shape
 
 __all__ = ["generate"]
 
@@ -52,13 +51,14 @@ def generate(
     gen_length, block_length : int
         The first must be a multiple of the second. Only masks of the first block that has any are committed.
     temperature : float
-        Of the Gumbel noise on the logits; margins are those of the noisy logits. Seeded by torch's global generator.
+        Scale of the Gumbel noise on the logits; margins are those of the noisy logits. Seeded by torch's global
+        generator.
     cfg_scale, remasking, logits_eos_inf, confidence_eos_eot_inf
         0, ``"low_confidence"``, False and False; anything else is refused. To keep the end of text from being chosen
         pass a vocabulary that suppresses it.
     mask_id : int
     scheduler : Scheduler or str, optional
-        By default `LongestStablePrefix()`: `PrefixRule.guarded`, no islands. ``lsp.TopK(k)`` is what LLaDA does with
+        By default ``LongestStablePrefix(islands=None)``. ``lsp.TopK(k)`` is what LLaDA does with
         ``steps = gen_length / k``.
     vocabulary : Vocabulary, optional
         Delimiters to end a commit at, and stops. What follows a committed stop is filled up with it; without stops
@@ -82,7 +82,7 @@ def generate(
     rule = rule_for(None, vocabulary)
     runner = _adapted(model, mask_id, vocabulary)
     known = vocabulary_for(vocabulary, runner.config.vocab_size, mask_id, runner.device)
-    chosen = LongestStablePrefix(rule) if scheduler is None else scheduler_of(scheduler)
+    chosen = LongestStablePrefix(rule, islands=None) if scheduler is None else scheduler_of(scheduler)
     options = Options(block_length=block_length, temperature=temperature)
     seeds = torch.randint(2**31, (len(prompt),)).tolist() if temperature else None
     passes = decode(runner, prompt.tolist(), gen_length, chosen, known, options, seeds)

@@ -1,9 +1,21 @@
-"""One packed transformer for LLaDA-8B, LLaDA-1.5 and Dream-7B, from their public checkpoints."""
+"""Models for the decoding loop: one packed transformer for LLaDA and Dream checkpoints, and any other by `adapt`."""
 
+from lsp.models.adapted import adapt
 from lsp.models.config import ModelConfig
 from lsp.models.head import Head
-from lsp.models.load import load, load_tokenizer, register, save_pretrained
-from lsp.models.protocol import Model
+from lsp.models.loading import load, load_tokenizer, register, save_pretrained
+from lsp.models.protocol import LmHead, Model
 from lsp.models.transformer import Transformer
 
-__all__ = ["Head", "Model", "ModelConfig", "Transformer", "load", "load_tokenizer", "register", "save_pretrained"]
+__all__ = [
+    "Head",
+    "LmHead",
+    "Model",
+    "ModelConfig",
+    "Transformer",
+    "adapt",
+    "load",
+    "load_tokenizer",
+    "register",
+    "save_pretrained",
+]

@@ -1,88 +1,45 @@
-"""The seam between a pass and the LM head: only the rows that a scheduler asks for are computed."""
+"""The old way to score rows of a pass, kept for one release: use ``model.lm_head`` and the operations themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary, Workspace, commit_prefix, token_stats
-from lsp_kernels._checks import values_are_free
-
-Rows = Tensor | slice
+from lsp.models.protocol import LmHead, Model
+from lsp_kernels import Commit, TokenStats, Workspace, commit_prefix, token_stats
+from lsp_kernels.errors import deprecated
 
 
 class Head:
-    """Predictions for the tokens of one pass.
-
-    Parameters
-    ----------
-    hidden : Tensor [T, d]
-        What the model returned for the pass.
-    project : callable
-        From some of these rows to their logits.
-    shifted : bool
-        Whether a token is predicted by the row before its own. A caller then keeps the token before every asked-for one
-        in the pass.
-    workspace : Workspace, optional
-        For the operations on a GPU.
-
-    Notes
-    -----
-    `rows` says which tokens of the pass to predict, by their place in the packed pass: an int64 tensor [R], or a slice,
-    which saves a copy. The shift is applied here and nowhere else.
-    """
+    """Predictions for the tokens of one pass. Deprecated; made by ``model.head(hidden)``."""
 
     def __init__(
-        self,
-        hidden: Tensor,
-        project: Callable[[Tensor], Tensor],
-        *,
-        shifted: bool = False,
-        workspace: Workspace | None = None,
+        self, hidden: Tensor, lm_head: LmHead, *, shifted: bool = False, workspace: Workspace | None = None
     ) -> None:
-        self.hidden, self.project, self.shifted, self.workspace = hidden, project, shifted, workspace
+        self.hidden, self.lm_head, self.shifted, self.workspace = hidden, lm_head, shifted, workspace
 
     @torch.no_grad()
-    def logits(self, rows: Rows) -> Tensor:
-        """Logits [R, V] of these tokens, in the dtype of the model."""
-        return self.project(self._select(rows))
+    def logits(self, rows: Tensor | slice) -> Tensor:
+        """Logits [R, V] of the tokens at these places of the packed pass."""
+        places = torch.arange(len(self.hidden), device=self.hidden.device)[rows]
+        if self.shifted and places.numel() and int(places.min()) == 0:
+            raise ValueError("Invalid rows: expected 1 or more, as the logits are shifted by one, got 0")
+        chosen = self.hidden[places - int(self.shifted)]
+        return F.linear(chosen, self.lm_head) if isinstance(self.lm_head, Tensor) else self.lm_head(chosen)
 
-    def stats(self, rows: Rows, *, vocabulary: Vocabulary | None = None) -> TokenStats:
-        """Best token, two largest logits and the weight of the rest, for each of these tokens."""
-        return token_stats(self._scored(rows), vocabulary=vocabulary, workspace=self.workspace)
+    def stats(self, rows: Tensor | slice, **keywords: Any) -> TokenStats:
+        """`lsp_kernels.token_stats` of these tokens."""
+        return token_stats(self.logits(rows), workspace=self.workspace, **keywords)
 
-    def commit(
-        self,
-        rows: Rows,
-        cu_rows: Tensor | None = None,
-        n_active: Tensor | None = None,
-        *,
-        rule: PrefixRule,
-        vocabulary: Vocabulary | None = None,
-    ) -> Commit:
-        """Commit lengths of the sequences whose first masked tokens these are.
+    def commit(self, rows: Tensor | slice, *arguments: Any, **keywords: Any) -> Commit:
+        """`lsp_kernels.commit_prefix` of these tokens."""
+        return commit_prefix(self.logits(rows), *arguments, workspace=self.workspace, **keywords)
 
-        `cu_rows` int32 [B + 1] are the borders of the sequences in `rows`, `n_active` int32 [B] is how many masks each
-        has: of N it is enough to ask for the first ``rule.scored_rows(N)``. As in `commit_prefix`.
-        """
-        scored = self._scored(rows)
-        return commit_prefix(scored, cu_rows, n_active, rule=rule, vocabulary=vocabulary, workspace=self.workspace)
 
-    def _scored(self, rows: Rows) -> Tensor:
-        logits = self.logits(rows)
-        return logits.float() if logits.dtype == torch.float64 else logits
-
-    def _select(self, rows: Rows) -> Tensor:
-        if isinstance(rows, slice):
-            start, stop, step = rows.indices(self.hidden.size(0))
-            if self.shifted and start == 0 < stop:
-                raise ValueError("Invalid rows: expected 1 or more, as the logits are shifted by one, got 0")
-            return self.hidden[slice(start - self.shifted, stop - self.shifted, step)]
-        least, most = int(self.shifted), self.hidden.size(0) - 1
-        if rows.dtype != torch.int64 or rows.dim() != 1:
-            raise ValueError(f"Invalid rows: expected a slice or int64 [R], got {rows.dtype} {list(rows.shape)}")
-        if values_are_free(rows) and rows.numel() and not least <= int(rows.min()) <= int(rows.max()) <= most:
-            raise ValueError(f"Invalid rows: expected {least} to {most}, got {int(rows.min())} to {int(rows.max())}")
-        return self.hidden.index_select(0, rows - least)
+def head(self: Model, hidden: Tensor, *, workspace: Workspace | None = None) -> Head:
+    """Deprecated: use ``model.lm_head(hidden[rows])``, with ``rows - 1`` where ``model.config.shifted``."""
+    deprecated("model.head(hidden)", "model.lm_head with lsp_kernels.token_stats or commit_prefix")
+    return Head(hidden, self.lm_head, shifted=self.config.shifted, workspace=workspace)

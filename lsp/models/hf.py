@@ -1,6 +1,6 @@
 """The models as transformers knows models: Auto classes, `from_pretrained`, tokenizers. Imports transformers.
 
-Weights are always read by `lsp.models.load`, so what transformers would do with a checkpoint plays no part, and code
+Weights are always read by `lsp.load`, so what transformers would do with a checkpoint plays no part, and code
 that comes with it is never run.
 """
 
@@ -17,7 +17,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from lsp.models import checkpoint
 from lsp.models.hub import find
-from lsp.models.load import SHARD_SIZE, load_folder, read_config, save_pretrained
+from lsp.models.loading import SHARD_SIZE, load_folder, read_config, save_pretrained
 from lsp.models.transformer import Transformer
 
 HUB = ("revision", "cache_dir", "token", "local_files_only")

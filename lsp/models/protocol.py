@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from lsp.models.head import Head
-from lsp_kernels import PrefixCache, Workspace
+from lsp_kernels import PrefixCache
+
+LmHead = Tensor | Callable[[Tensor], Tensor]
+"""From hidden states [R, d] to logits [R, V]: a weight [V, d], or any function."""
 
 
 class Config(Protocol):
@@ -29,7 +31,7 @@ class Config(Protocol):
 
 @runtime_checkable
 class Model(Protocol):
-    """A pass is ``hidden = model(tokens, positions, cu_seqlens, cache, append)``, then ``model.head(hidden)``.
+    """A pass is ``hidden = model(tokens, positions, cu_seqlens, cache, append)``; `lm_head` makes logits of some rows.
 
     `new_cache` gives what `cache` must be. The loop keeps the frozen prefix out of the tokens it passes, and for a
     shifted model keeps the last committed token in the pass, since its row predicts the first mask.
@@ -47,5 +49,6 @@ class Model(Protocol):
         cache: Any = None,
         append: Sequence[int] | None = None,
     ) -> Tensor: ...
-    def head(self, hidden: Tensor, *, workspace: Workspace | None = None) -> Head: ...
+    @property
+    def lm_head(self) -> LmHead: ...
     def new_cache(self, batch: int, capacity: int) -> PrefixCache: ...

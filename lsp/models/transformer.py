@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lsp.models.config import ModelConfig
-from lsp.models.head import Head
-from lsp_kernels import PrefixCache, Workspace
-from lsp_kernels._checks import check_tensor, fail_dtype, fail_shape, values_are_free
+from lsp.models.head import head as deprecated_head
+from lsp_kernels import PrefixCache
+from lsp_kernels.errors import check_tensor, fail_dtype, fail_shape, values_are_free
 
 
 class RMSNorm(nn.Module):
@@ -87,7 +87,7 @@ class Transformer(nn.Module):
     >>> cache = model.new_cache(batch=1, capacity=64)
     >>> border = torch.tensor([0, 5], dtype=torch.int32)
     >>> hidden = model(torch.tensor([20, 21, 22, 0, 0]), torch.arange(5), border, cache, append=[3])
-    >>> cache.lengths, model.head(hidden).logits(slice(3, 5)).shape
+    >>> cache.lengths, model.lm_head(hidden[3:5]).shape
     (tensor([3], dtype=torch.int32), torch.Size([2, 195]))
     """
 
@@ -131,7 +131,7 @@ class Transformer(nn.Module):
         Returns
         -------
         Tensor [T, d_model]
-            For `head`.
+            For `lm_head`.
         """
         check_pass(tokens, positions, cu_seqlens, self.config.vocab_size, self.device)
         batch = cu_seqlens.size(0) - 1
@@ -145,9 +145,7 @@ class Transformer(nn.Module):
         out: Tensor = self.norm(x)
         return out
 
-    def head(self, hidden: Tensor, *, workspace: Workspace | None = None) -> Head:
-        """The LM head on what a pass returned."""
-        return Head(hidden, self.lm_head, shifted=self.config.shifted, workspace=workspace)
+    head = deprecated_head
 
     def new_cache(self, batch: int, capacity: int) -> PrefixCache:
         """An empty cache for this many sequences whose frozen prefixes have up to `capacity` tokens."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lsp
-from lsp.render import html
+from lsp.tracing import html
 from tests import traces
 from tests.browser import chromium
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import lsp
-from lsp.models.head import Head
-from lsp_kernels import PrefixCache, Workspace
+from lsp.decoding.canvas import Canvas
+from lsp_kernels import PrefixCache
 
 
 @dataclass
@@ -36,16 +36,13 @@ class Recorder:
     cache: PrefixCache | None = None
 
     def __post_init__(self) -> None:
-        self.config, self.device = self.inner.config, self.inner.device
+        self.config, self.device, self.lm_head = self.inner.config, self.inner.device, self.inner.lm_head
 
     def new_cache(self, batch: int, capacity: int) -> PrefixCache:
         self.cache = self.inner.new_cache(batch, capacity)
-        for tensor in (*self.cache.k, *self.cache.v):  # what is read before it is written shows
+        for tensor in (*self.cache.k, *self.cache.v):  # a slot that is read before it is written shows
             tensor.fill_(torch.nan if tensor.is_floating_point() else -1)
         return self.cache
-
-    def head(self, hidden: Tensor, *, workspace: Workspace | None = None) -> Head:
-        return self.inner.head(hidden, workspace=workspace)
 
     def __call__(
         self, tokens: Tensor, positions: Tensor, cu_seqlens: Tensor, cache: PrefixCache, append: Sequence[int]
@@ -53,7 +50,7 @@ class Recorder:
         assert cache is self.cache
         held = cache.lengths.tolist()
         hidden = self.inner(tokens, positions, cu_seqlens, cache, append)
-        logits = self.inner.head(hidden).project(hidden)
+        logits = self.inner.lm_head(hidden)
         slots = [dict(row) for row in self.slots[-1]] if self.slots else [{} for _ in held]
         segments = []
         for b, (begin, end) in enumerate(pairwise(cu_seqlens.tolist())):
@@ -74,3 +71,8 @@ def scripted(rows: Callable[[list[int]], np.ndarray], size: int, mask: int, **co
         return torch.from_numpy(np.asarray(rows(input_ids[0].tolist())))[None]
 
     return Recorder(lsp.adapt(forward, vocab_size=size, mask_id=mask, **config))
+
+
+def commits(canvas: Canvas) -> list[int]:
+    """How many tokens each pass committed, also those that a stop dropped later."""
+    return np.bincount(canvas.committed_in[canvas.committed_in >= 0], minlength=canvas.passes).tolist()

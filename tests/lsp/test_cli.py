@@ -23,9 +23,9 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 pytest.importorskip("transformers")
 
-from lsp import cli, settings, tune
-from lsp.cli import options
-from lsp.generate import PRESET
+from lsp import cli
+from lsp.cli import options, settings
+from lsp.evaluation import grid
 from lsp.tiny.tasks import generate
 from lsp_kernels import PrefixRule
 from tests.lsp.checkpoints import llada
@@ -33,7 +33,7 @@ from tests.lsp.checkpoints import llada
 PROMPT, NEW = "Use 3, 5 and 7 to make 15.\n", ("--max-new-tokens", "24")
 FLOOR_3 = replace(PrefixRule.guarded(), floor=3.0)
 ANSWER = "First 7 + 5 = 12, then 12 + 3 = 15."
-PRESET_SETTING = (lsp.LongestStablePrefix.guarded(), PRESET)
+PRESET = lsp.LongestStablePrefix().options
 ROOT = Path(__file__).parents[2]
 load_model = cache(options.load_model)
 
@@ -139,6 +139,7 @@ def test_json_is_what_generate_returns(run: Callable[..., Ran]) -> None:
         assert set(got.pop("seconds")) == {"model", "head", "host"}
         assert got.pop("options")["cache"] == "none"
         assert got.pop("scheduler") == "Threshold(p=0.8)"
+        assert got.pop("steps") == answer.committed_in  # the old name
         assert got == {name: getattr(answer, name) for name in got}
         assert len(got) == 7
 
@@ -148,7 +149,7 @@ def test_a_stream_prints_the_same_text(run: Callable[..., Ran]) -> None:
 
 
 def test_steps_mark_the_passes(run: Callable[..., Ran]) -> None:
-    out = run("generate", PROMPT, "--steps", *NEW).out
+    out = run("generate", PROMPT, "--by-pass", *NEW).out
     assert out.startswith("[1]First")
     assert "[2]" in out
     assert "\x1b" not in out
@@ -173,11 +174,11 @@ def test_any_prompt_is_taken_literally(run: Callable[..., Ran], prompt: str) -> 
 
 
 def test_markup_in_an_answer_is_printed_as_it_is(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
-    from lsp.render import terminal
+    from lsp.tracing import terminal
 
     pieces = terminal.pieces_of
     monkeypatch.setattr(terminal, "pieces_of", lambda *given: ["[bold]", "[/]", *pieces(*given)[2:]])
-    assert "[bold]" in (out := run("generate", PROMPT, "--steps", *NEW).out)
+    assert "[bold]" in (out := run("generate", PROMPT, "--by-pass", *NEW).out)
     assert "[/]" in out
 
 
@@ -200,10 +201,10 @@ def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "wanted"),
     [
-        ("lsp", [], lsp.LongestStablePrefix.guarded()),
+        ("lsp", [], lsp.LongestStablePrefix()),
         ("paper", ["alpha=0.1"], lsp.LongestStablePrefix(PrefixRule(alpha=0.1))),
         (None, ["floor=3", "islands=5", "stuck=best"], lsp.LongestStablePrefix(FLOOR_3, 5.0, "best")),
-        (None, ["islands=none"], lsp.LongestStablePrefix()),
+        (None, ["islands=none"], lsp.LongestStablePrefix(islands=None)),
         ("scattered", ["window=4", "snap=false"], lsp.ScatteredMargin(PrefixRule(window=4, snap=False))),
         ("prophet", ["thresholds=3,2,1", "region=8"], lsp.Prophet((3.0, 2.0, 1.0), 8)),
         ("prophet", ["region=none"], lsp.Prophet()),
@@ -224,7 +225,7 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ("--nope", ["generate", "--nope", "x"]),
         ("--max-new-tokens", ["generate", "x", "--max-new-tokens", "x"]),
         ("expected a PROMPT or --file FILE, got neither", ["generate"]),
-        ("at most one of --stream, --steps and --json", ["generate", "x", "--stream", "--json"]),
+        ("at most one of --stream, --by-pass and --json", ["generate", "x", "--stream", "--json"]),
         ("expected a single one with --stream, got 2", ["generate", "x", "y", "--stream"]),
         ("Invalid scheduler: expected one of lsp, paper, fixed", ["generate", "x", "--scheduler", "best"]),
         (
@@ -252,7 +253,7 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ("Invalid index: expected at least 0, got -1", ["trace", "out.jsonl", "--index", "-1"]),
         ("expected a PROMPT or --file FILE, got both", ["trace", "out.jsonl", "x", "--file", __file__]),
         ("Invalid --from: expected a page", ["trace", "out.jsonl", "--from", "x"]),
-        ("expected JSON lines of 'lsp trace 1'", ["trace", "out.html", "--from", __file__]),
+        ("expected JSON lines of 'lsp trace 2'", ["trace", "out.html", "--from", __file__]),
         ("Missing argument 'OUT'", ["trace"]),
     ],
 )
@@ -398,9 +399,10 @@ def test_compare_takes_a_file_of_problems(run: Callable[..., Ran], tmp_path: Pat
 def test_tune_goes_on_and_refuses_other_results(
     run: Callable[..., Ran], fails: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid = tune.grid()
-    few = {"Full", "Threshold", "Threshold block_length=16 cache=block", tune.describe(*PRESET_SETTING)}
-    monkeypatch.setattr(tune, "grid", lambda: [candidate for candidate in grid if candidate.name in few])
+    everything = grid.grid()
+    preset = grid.describe(lsp.LongestStablePrefix(), PRESET)
+    few = {"Full", "Threshold", "Threshold block_length=16 cache=block", preset}
+    monkeypatch.setattr(grid, "grid", lambda: [candidate for candidate in everything if candidate.name in few])
     first, second = tmp_path / "dev.jsonl", tmp_path / "test.jsonl"
     given = ["--problems", 2, "--task", "countdown", *NEW]
     ran = run("tune", first, *given)

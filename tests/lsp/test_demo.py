@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("rich")
 from rich.console import Console
 
-from lsp import demo
+from lsp.cli import demo
 from lsp.tiny.tasks import TASKS, generate
 
 

@@ -146,5 +146,5 @@ def test_dreams_tokenizer_needs_no_remote_code(tmp_path: Path) -> None:
         chat = tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
         assert chat == "<|im_start|>user\nHello<|im_end|>\n"
         ends = tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
-        assert lsp.stop_ids(tokenizer) == ends
-        assert lsp.mask_id(tokenizer) == tokenizer.convert_tokens_to_ids("<|mask|>")
+        assert lsp.tokens.stop_ids(tokenizer) == ends
+        assert lsp.tokens.mask_id(tokenizer) == tokenizer.convert_tokens_to_ids("<|mask|>")

@@ -287,7 +287,12 @@ def test_llada_generates_by_the_longest_stable_prefix(config: bool) -> None:
 def test_llada_with_a_vocabulary_snaps_and_stops() -> None:
     model, prompt = Masked(3, sharp=6.0), prompt_of(4, 5)
     rule, delimiters, ended = PrefixRule(floor=2.0, beta=1.0, no_delimiter="keep"), set(range(0, SIZE, 4)), 0
-    given = {"gen_length": 24, "block_length": 24, "mask_id": MASK, "scheduler": lsp.LongestStablePrefix(rule)}
+    given = {
+        "gen_length": 24,
+        "block_length": 24,
+        "mask_id": MASK,
+        "scheduler": lsp.LongestStablePrefix(rule, islands=None),
+    }
     stop = int(generate(model, prompt, vocabulary=Vocabulary(SIZE, delimiters), **given)[0, 14])
     x = generate(model, prompt, vocabulary=Vocabulary(SIZE, delimiters, [stop]), **given)
     for row, ids in zip(x, canvas_of(prompt, 24), strict=True):
@@ -300,7 +305,7 @@ def test_llada_with_a_vocabulary_snaps_and_stops() -> None:
 def test_llada_decodes_a_loaded_model_on_its_cache() -> None:
     model = lsp.load("tiny")
     ids, mask_id = lsp.load_tokenizer(model)("Use 3, 5 and 7 to make 15.\n")["input_ids"], model.config.mask_id
-    vocabulary = lsp.vocabulary(lsp.load_tokenizer(model), model.config)
+    vocabulary = lsp.tokens.vocabulary(lsp.load_tokenizer(model), model.config)
     x = generate(model, torch.tensor([ids]), gen_length=32, block_length=32, mask_id=mask_id, vocabulary=vocabulary)
     (expected,) = lsp.generate(model, ids, max_new_tokens=32, block_length=32)
     stop = model.config.stop_ids[0]

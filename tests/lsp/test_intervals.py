@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lsp.intervals import paired, wilson
+from lsp.evaluation.intervals import paired, wilson
 
 
 def test_wilson_matches_published_values() -> None:

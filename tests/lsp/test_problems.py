@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lsp.problems import load_problems, same_number
+from lsp.evaluation.problems import load_problems, same_number
 from lsp.tiny import tasks
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lsp
 from lsp.schedulers import NAMES, scheduler_of
 from lsp_kernels import PrefixRule, Vocabulary
-from tests.lsp.recorder import scripted
+from tests.lsp.recorder import commits, scripted
 from tests.lsp.simulation import Ambiguous, script, simulate
 
 SIZE, MASK, DELIMITERS, STOPS = 13, 12, (0, 3, 4), (7, 12)  # the mask is a stop too, which it may not become
@@ -20,7 +20,8 @@ GUARDED = PrefixRule.guarded()
 SCHEDULERS = {
     "paper": lsp.LongestStablePrefix(PrefixRule()),
     "paper keep": lsp.LongestStablePrefix(PrefixRule(0.3, 0.7, no_delimiter="keep", window=2)),
-    "guarded": lsp.LongestStablePrefix(),
+    "default": lsp.LongestStablePrefix(),
+    "guarded": lsp.LongestStablePrefix(islands=None),
     "guarded half": lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=0.5, min_length=2, no_delimiter="minimum")),
     "islands": lsp.LongestStablePrefix(GUARDED, islands=3.0),
     "islands best": lsp.LongestStablePrefix(PrefixRule(floor=5.0, beta=1, snap=False), islands=8.0, stuck="best"),
@@ -89,7 +90,7 @@ def test_commits_windows_and_cache_slots_are_those_of_the_simulation(name: str, 
             assert model.slots[index][b] == wanted.slots[index], f"pass {index}"
         assert all(not segment.tokens and not segment.append for segment in got[len(wanted.passes) :])
         assert canvas.run.tolist() == wanted.tokens
-        assert canvas.commits == [len(step.chosen) for step in wanted.passes]
+        assert commits(canvas) == [len(step.chosen) for step in wanted.passes]
         assert canvas.passes == len(wanted.passes)
         assert canvas.positions == sum(step.end - step.start for step in wanted.passes)
 
@@ -130,9 +131,10 @@ def test_a_scattered_margin_takes_as_many_as_the_candidate_prefix_is_long() -> N
 
 
 def test_a_prefix_takes_what_the_rule_says() -> None:
-    guarded = PrefixRule(floor=2.0, beta=1.0, snap=False)
-    assert first_commit(lsp.LongestStablePrefix(guarded), coin(3, 2, 1, 9)) == [0, 1]
-    assert first_commit(lsp.LongestStablePrefix(guarded), coin(1, 9, 9)) == [0]
+    floor = PrefixRule(floor=2.0, beta=1.0, snap=False)
+    assert first_commit(lsp.LongestStablePrefix(floor), coin(3, 2, 1, 9)) == [0, 1]
+    assert first_commit(lsp.LongestStablePrefix(floor), coin(1, 9, 9)) == [1, 2]
+    assert first_commit(lsp.LongestStablePrefix(floor, islands=None), coin(1, 9, 9)) == [0]
     assert first_commit(lsp.LongestStablePrefix(PrefixRule(0.25, 0.75, snap=False)), coin(5, 4, 1, 9)) == [0, 1]
     assert first_commit(lsp.FixedPrefix(2), coin(0, 0, 9)) == [0, 1]
 
@@ -154,7 +156,7 @@ def test_a_prefix_takes_what_the_rule_says() -> None:
             "Invalid islands: expected a rule with a floor and beta = 1",
         ),
         (lambda: lsp.LongestStablePrefix(stuck="last"), "Invalid stuck: expected 'first' or 'best', got 'last'"),
-        (lambda: lsp.LongestStablePrefix(stuck="best"), "Invalid stuck: 'best' expects islands"),
+        (lambda: lsp.LongestStablePrefix(islands=None, stuck="best"), "Invalid stuck: 'best' expects islands"),
     ],
 )
 def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> None:
@@ -164,4 +166,4 @@ def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> 
 
 def test_every_name_is_a_scheduler() -> None:
     assert {type(scheduler_of(name)) for name in NAMES} == {type(s) for s in SCHEDULERS.values()}
-    assert scheduler_of(None) == lsp.LongestStablePrefix.guarded()
+    assert scheduler_of(None) == lsp.LongestStablePrefix()

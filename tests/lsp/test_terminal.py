@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import lsp
-from lsp.trace import Trace
+from lsp.tracing import Trace
 
 pytest.importorskip("rich")
 from rich.console import Console
 
-from lsp.render import terminal
+from lsp.tracing import terminal
 
 PIECES, STEPS = ["The", " sum", " is", " 7", "."], [0, 0, 1, 0, 2]
 
@@ -75,7 +75,7 @@ def test_a_trace_shows_the_same_answer() -> None:
     trace: Trace = lsp.trace(model, prompt, tokenizer=tokenizer, max_new_tokens=32)[0]
     pieces = ["" if token in trace.stops else trace.pieces[token] for token in trace.tokens]
     of_trace = terminal.answer(pieces, trace.committed_in)
-    assert of_trace.plain == terminal.answer(terminal.pieces_of(out, tokenizer), out.steps).plain
+    assert of_trace.plain == terminal.answer(terminal.pieces_of(out, tokenizer), out.committed_in).plain
 
 
 def test_a_table_has_ratios_against_its_base_and_fits_80_columns() -> None:

@@ -16,13 +16,15 @@ import lsp
 from lsp.models import Transformer
 from lsp.schedulers import NAMES
 from lsp.tiny.tasks import TASKS, generate
-from lsp.trace import Step, Trace, flip_rate, rule_step
+from lsp.tracing import PassRecord, RuleRecord, Trace, flip_rate
+from lsp.tracing.recorder import rule_record
+from lsp.tracing.records import FORMAT, FORMAT_1
 from lsp_kernels import PrefixRule, Vocabulary
 from tests import oracle
 
 SCHEDULERS = {name: make() for name, make in NAMES.items()} | {
     "paper": lsp.LongestStablePrefix(PrefixRule()),
-    "plain": lsp.LongestStablePrefix(),
+    "plain": lsp.LongestStablePrefix(islands=None),
 }
 LOOPS = [{}, {"block_length": 8, "lookahead": 4}, {"cache": "block", "block_length": 8}, {"temperature": 0.5}]
 
@@ -46,23 +48,23 @@ def test_commits_are_those_of_a_run_without_a_trace(model: Transformer, name: st
     arguments = {"max_new_tokens": 20, "scheduler": SCHEDULERS[name], **options}
     plain, traces = lsp.generate(model, prompts, **arguments), lsp.trace(model, prompts, **arguments)
     for out, trace in zip(plain, traces, strict=True):
-        assert (trace.tokens, trace.committed_in, trace.text) == (out.tokens, out.steps, out.text)
+        assert (trace.tokens, trace.committed_in, trace.text) == (out.tokens, out.committed_in, out.text)
         assert (trace.passes, trace.positions, trace.finished) == (out.passes, out.positions, out.finished)
         assert [step.index for step in trace.steps] == list(range(out.passes))
         begin = len(trace.prompt)
         for number, step in enumerate(trace.steps):
             inside = [p for p in step.chosen if p < begin + len(out.tokens)]
-            assert inside == [begin + i for i, at in enumerate(out.steps) if at == number]
-            assert set(step.chosen) <= set(step.masks) | set(step.positions if name == "prophet" else [])
-            assert set(step.masks) <= set(step.positions) <= set(range(step.begin, step.end))
+            assert inside == [begin + i for i, at in enumerate(out.committed_in) if at == number]
+            assert set(step.chosen) <= set(step.masks) | set(step.masks_in_pass if name == "prophet" else [])
+            assert set(step.masks) <= set(step.masks_in_pass) <= set(range(step.begin, step.end))
         if name in ("lsp", "plain", "paper") and SCHEDULERS[name].islands is None:
             assert [step.chosen for step in trace.steps] == [s.masks[: s.rule.length] for s in trace.steps]
 
 
 def test_every_mask_of_the_pass_is_scored(example: Trace) -> None:
-    assert example.steps[0].positions == list(range(len(example.prompt), len(example.prompt) + 24))
+    assert example.steps[0].masks_in_pass == list(range(len(example.prompt), len(example.prompt) + 24))
     for step in example.steps:
-        assert len(step.positions) == len(step.tokens) == len(step.margins) == len(step.confidence)
+        assert len(step.masks_in_pass) == len(step.tokens) == len(step.margins) == len(step.confidence)
 
 
 margins = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.5, math.inf]), min_size=1, max_size=12)
@@ -85,7 +87,7 @@ def test_the_steps_of_the_rule_are_those_of_the_oracle(
     n = len(margins)
     tokens = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
     vocabulary = Vocabulary(4, delimiters=[1], stops=[2])
-    step = rule_step(rule, np.array(margins, dtype=np.float32), np.array(tokens), vocabulary)
+    step = rule_record(rule, np.array(margins, dtype=np.float32), np.array(tokens), vocabulary)
     assert step.n == n
     assert step.length == oracle.select(margins, tokens, rule, {1}, {2})[0]
     assert step.candidate == oracle.candidate_length(margins, rule)
@@ -107,20 +109,20 @@ def test_a_trace_survives_json_lines(example: Trace, tmp_path: Path) -> None:
     assert len(lines) == 1 + example.passes
     step = json.loads(lines[1], parse_constant=pytest.fail)  # no NaN, no Infinity: any JSON reader takes it
     assert {"margins", "tokens", "chosen", "written", "rule"} <= set(step)
-    assert set(step["rule"]) == {"n", "lo", "hi", "prefix_min", "tau", "candidate", "window", "snap", "length"}
+    assert set(step["rule"]) == {f.name for f in dataclasses.fields(RuleRecord)}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "not json", '{"format": "other"}', '{"format": "lsp trace 1"}'])
+@pytest.mark.parametrize("text", ["", "{}", "not json", *(f'{{"format": "{f}"}}' for f in ("x", FORMAT_1, FORMAT))])
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.jsonl").write_text(text)
-    with pytest.raises(ValueError, match=r"Invalid .*t.jsonl: expected JSON lines of 'lsp trace 1'"):
+    with pytest.raises(ValueError, match=r"Invalid .*t.jsonl: expected JSON lines of 'lsp trace 2'"):
         Trace.load(tmp_path / "t.jsonl")
 
 
 def test_flips_are_counted_in_the_middle_of_decoding_on_masks_that_stay_open(example: Trace) -> None:
-    def step(positions: list[int], tokens: list[int], chosen: list[int]) -> Step:
+    def step(positions: list[int], tokens: list[int], chosen: list[int]) -> PassRecord:
         blank = example.steps[0]
-        return dataclasses.replace(blank, positions=positions, tokens=tokens, chosen=chosen)
+        return dataclasses.replace(blank, masks_in_pass=positions, tokens=tokens, chosen=chosen)
 
     steps = [
         step([0, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 9], [0]),

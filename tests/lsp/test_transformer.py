@@ -12,8 +12,8 @@ from torch import Tensor
 import lsp
 from lsp.models import Transformer
 from lsp.tiny import CHECKPOINT
-from lsp.tiny.model import TinyModel
-from lsp_kernels import PrefixCache, PrefixRule, Vocabulary, commit_prefix, token_stats
+from lsp.tiny.training.model import TinyModel
+from lsp_kernels import PrefixCache, PrefixRule, commit_prefix
 from tests.lsp.checkpoints import Case, dream, ids_of, llada
 
 CASES = {
@@ -130,41 +130,22 @@ def test_a_ragged_batch_equals_each_sequence_alone(case: Case, exact: Transforme
     torch.testing.assert_close(again, torch.cat(expected), rtol=1e-9, atol=1e-9)
 
 
-def test_head_scores_the_rows_that_are_asked_for(case: Case, folder: Path) -> None:
+def test_the_deprecated_head_scores_the_rows_that_are_asked_for(case: Case, folder: Path) -> None:
     """Position p is predicted by its own row, or by the one before where the logits are shifted."""
     model = lsp.load(folder, dtype=torch.float32)
-    sequences = [ids_of(case, 26, seed=1, masks=12), ids_of(case, 31, seed=2, masks=20)]
-    hidden = model(*packed(*sequences))
-    shift = int(case.config["model_type"] == "Dream")
-    full = logits_of(model, hidden)
-    masked = torch.tensor([*range(14, 26), *range(26 + 11, 26 + 31)])
-    expected = full[masked - shift]
-    head, vocabulary = model.head(hidden), Vocabulary(case.vocab_size, delimiters=range(0, 200, 3), suppress=[7])
-    torch.testing.assert_close(head.logits(masked), expected, rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(head.logits(slice(14, 26)), expected[:12], rtol=1e-5, atol=1e-4)
-    stats = head.stats(masked, vocabulary=vocabulary)
-    assert len(set(stats.tokens.tolist())) > 5
-    assert torch.equal(stats.tokens, token_stats(expected, vocabulary=vocabulary).tokens)
-    rule, active = PrefixRule(), torch.tensor([12, 20], dtype=torch.int32)
-    scored = [rule.scored_rows(n) for n in (12, 20)]
-    rows = torch.cat([masked[:12][: scored[0]], masked[12:][: scored[1]]])
-    commit = head.commit(rows, borders(*scored), active, rule=rule, vocabulary=vocabulary)
-    whole = commit_prefix(expected, borders(12, 20), rule=rule, vocabulary=vocabulary)
-    assert torch.equal(commit.lengths, whole.lengths)
-    assert commit.tokens[: scored[0]].tolist() == whole.tokens[: scored[0]].tolist()
-
-
-def test_a_shifted_head_has_no_prediction_for_the_first_token() -> None:
-    head = lsp.models.Head(torch.randn(4, 8), torch.nn.Linear(8, 5), shifted=True)
-    for rows in (slice(0, 2), torch.tensor([2, 0])):
-        with pytest.raises(ValueError, match="Invalid rows"):
-            head.logits(rows)
-    assert head.logits(torch.tensor([1, 3])).shape == (2, 5)
-
-
-def test_float64_is_scored_in_float32() -> None:
-    head = lsp.models.Head(torch.randn(4, 8).double(), torch.nn.Identity())
-    assert head.stats(slice(0, 4)).top1.dtype == torch.float32
+    hidden = model(*packed(ids_of(case, 26, seed=1, masks=12)))
+    masked, shift = torch.arange(14, 26), int(case.config["model_type"] == "Dream")
+    expected = model.lm_head(hidden[masked - shift])
+    with pytest.warns(DeprecationWarning, match=r"model\.head\(hidden\) is deprecated; use model\.lm_head"):
+        head = model.head(hidden)
+    assert torch.equal(head.logits(masked), expected)
+    assert torch.equal(head.logits(slice(14, 26)), expected)
+    assert torch.equal(head.stats(masked).tokens, expected.argmax(-1))
+    rule = PrefixRule(snap=False)
+    assert torch.equal(head.commit(masked, rule=rule).lengths, commit_prefix(expected, rule=rule).lengths)
+    if shift:
+        with pytest.raises(ValueError, match="Invalid rows: expected 1 or more"):
+            head.logits(slice(0, 2))
 
 
 def test_nothing_requires_a_gradient(exact: Transformer, case: Case) -> None:

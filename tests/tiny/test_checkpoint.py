@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 import lsp
 from lsp.models import Transformer
 from lsp.tiny import CHECKPOINT
-from lsp.tiny import tokenizer as tokens
-from lsp.tiny.evaluate import score, wilson
 from lsp.tiny.tasks import LEVELS, REGION, TASKS, generate
+from lsp.tiny.training import tokenizer as tokens
+from lsp.tiny.training.evaluate import score, wilson
 
 FRESH, SEED = 50, 20
 Z = 2.6

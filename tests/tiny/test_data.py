@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 
-from lsp.tiny import tokenizer as tokens
-from lsp.tiny.curriculum import ANNOUNCES, STAGES, stage_at
-from lsp.tiny.data import POOL, WEIGHT_CAP, Batches
 from lsp.tiny.tasks import REGION, TASKS, split_of
-from lsp.tiny.train import STEPS
+from lsp.tiny.training import tokenizer as tokens
+from lsp.tiny.training.curriculum import ANNOUNCES, STAGES, stage_at
+from lsp.tiny.training.data import POOL, WEIGHT_CAP, Batches
+from lsp.tiny.training.train import STEPS
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import lsp
-from lsp.intervals import wilson
-from lsp.tiny import tokenizer as tokens
-from lsp.tiny.evaluate import decode, main, score, summarise
-from lsp.tiny.model import Config, TinyModel
+from lsp.evaluation.intervals import wilson
 from lsp.tiny.tasks import TASKS, generate
+from lsp.tiny.training import tokenizer as tokens
+from lsp.tiny.training.evaluate import decode, main, score, summarise
+from lsp.tiny.training.model import Config, TinyModel
 
 SHORT = 24
 
@@ -100,7 +100,7 @@ def test_scores_keep_the_order_of_the_problems(model, tokenizer, monkeypatch):
     def solver(model, tokenizer, prompts, **_):
         return [answers.get(prompt, "") for prompt in prompts], [len(prompt) for prompt in prompts]
 
-    monkeypatch.setattr("lsp.tiny.evaluate.decode", solver)
+    monkeypatch.setattr("lsp.tiny.training.evaluate.decode", solver)
     verdicts, passes = score(model, tokenizer, problems)
     assert verdicts == [True, False] * 3 + [True]
     assert passes == [len(problem.prompt) for problem in problems]
@@ -116,7 +116,7 @@ def test_levels_add_up_to_all():
 
 
 def test_the_scores_of_another_call_join_those_in_the_file(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("lsp.tiny.evaluate.decode", lambda *_, **__: ([""] * 3, [7, 8, 9]))
+    monkeypatch.setattr("lsp.tiny.training.evaluate.decode", lambda *_, **__: ([""] * 3, [7, 8, 9]))
     command = f"evaluate --model {folder} --n 3 --json {tmp_path / 'scores.json'} --blocks 16"
     for task in ("sudoku", "countdown", "countdown"):
         monkeypatch.setattr("sys.argv", [*command.split(), "--tasks", task])

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from lsp.tiny.model import Config, TinyModel, rotate
+from lsp.tiny.training.model import Config, TinyModel, rotate
 
 CONFIG = Config(vocab_size=50, d_model=64, n_layers=2, n_heads=2, mlp_hidden_size=96)
 

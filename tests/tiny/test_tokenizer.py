@@ -2,8 +2,8 @@
 
 import pytest
 
-from lsp.tiny import tokenizer as tokens
 from lsp.tiny.tasks import REGION, TASKS, generate
+from lsp.tiny.training import tokenizer as tokens
 
 
 @pytest.fixture(scope="module")

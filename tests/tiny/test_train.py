@@ -12,8 +12,8 @@ import pytest
 from safetensors.torch import load_file
 
 import lsp
-from lsp.tiny import train
 from lsp.tiny.tasks import TASKS
+from lsp.tiny.training import train
 
 STEPS, SAVE, LOG = 32, 8, 4
 ROOT = Path(train.__file__).parents[2]
@@ -21,7 +21,7 @@ ROOT = Path(train.__file__).parents[2]
 
 def start(out: Path) -> subprocess.Popen:
     sizes = ["--d-model=64", "--n-layers=2", "--scale=0.3", f"--save-every={SAVE}", f"--log-every={LOG}"]
-    command = [sys.executable, "-m", "lsp.tiny.train", "--out", str(out), "--steps", str(STEPS)]
+    command = [sys.executable, "-m", "lsp.tiny.training.train", "--out", str(out), "--steps", str(STEPS)]
     return subprocess.Popen([*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL)
 
 

@@ -1,0 +1,46 @@
+"""A pass over all sequences, laid out end to end: no padding, no attention mask. A finished sequence is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lsp.decoding.canvas import Canvas
+from lsp_kernels import PrefixCache
+
+
+class Batch(NamedTuple):
+    """The tokens of one pass.
+
+    Attributes
+    ----------
+    canvases : sequence of Canvas
+        All sequences, also the finished ones.
+    tokens, positions : Tensor, int64 [T]
+        The packed tokens, and where each stands in its own sequence.
+    cu_seqlens : Tensor, int32 [B + 1]
+        The borders of the sequences.
+    append : list of int
+        How many tokens at the left end of each sequence the pass appends to the cache.
+    """
+
+    canvases: Sequence[Canvas]
+    tokens: Tensor
+    positions: Tensor
+    cu_seqlens: Tensor
+    append: list[int]
+
+
+def begin_pass(canvases: Sequence[Canvas], cache: PrefixCache, device: torch.device) -> Batch:
+    """Lays out a pass over what is not frozen: the front of every sequence, then the rest. Refreshes what is due."""
+    cache.refresh([b for b, canvas in enumerate(canvases) if canvas.begin_pass()])
+    tokens = np.concatenate([canvas.tokens[canvas.pass_begin : canvas.pass_end] for canvas in canvases])
+    positions = np.concatenate([np.arange(canvas.pass_begin, canvas.pass_end) for canvas in canvases])
+    borders = np.cumsum([0, *(canvas.pass_length for canvas in canvases)], dtype=np.int32)
+    ids, places = torch.from_numpy(np.stack([tokens, positions])).to(device)
+    cu_seqlens = torch.from_numpy(borders).to(device)
+    return Batch(canvases, ids, places, cu_seqlens, [canvas.append for canvas in canvases])

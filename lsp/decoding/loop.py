@@ -1,0 +1,98 @@
+"""The decoding loop: the paper's Algorithm 1, with the scheduler left open.
+
+The comments give the paper's line numbers. Two things differ. The cache append (line 12) happens inside the *next*
+pass, so that K/V are computed from the committed token and not from the mask that it replaced. And sequences are
+decoded as a batch: each has its own frozen prefix X_F and active suffix X_A, held by its `Canvas`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lsp.decoding.batch import begin_pass
+from lsp.decoding.canvas import Canvas, check_prompts
+from lsp.decoding.clock import Clock
+from lsp.decoding.options import Options
+from lsp.decoding.scheduler import Chosen, Scheduler, described
+from lsp.decoding.step import Scoring, Step
+from lsp.models.protocol import Model
+from lsp_kernels import PrefixCache, Vocabulary, Workspace
+
+
+@dataclass
+class Progress:
+    """What has happened so far; yielded after every pass. `passes` is what the field calls NFE."""
+
+    canvases: list[Canvas]
+    passes: int = 0
+    clock: Clock = field(default_factory=Clock)
+
+
+class DecodingError(RuntimeError):
+    """A pass that cannot be used. `progress` holds all that was committed before it."""
+
+    def __init__(self, message: str, progress: Progress) -> None:
+        super().__init__(message)
+        self.progress = progress
+
+
+def decode(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    scheduler: Scheduler | Callable[[Step], list[Chosen]],
+    vocabulary: Vocabulary,
+    options: Options | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Iterator[Progress]:
+    """Fills `max_new_tokens` masks after each prompt, and yields the state before the first pass and after every one.
+
+    `vocabulary` has the stops; the mask is suppressed in any case. `options` are by default those of the scheduler.
+    The yielded state is the same object every time.
+    """
+    scheduler = described(scheduler)
+    options = scheduler.options if options is None else options
+    mask = check_prompts(prompts, max_new_tokens, model.config)
+    capacity = 0 if options.exact else max(map(len, prompts), default=0) + max_new_tokens
+    cache = model.new_cache(max(1, len(prompts)), capacity)  # before anything else: it knows whether there is room
+    canvases = [Canvas(prompt, max_new_tokens, mask, model.config.shifted, options) for prompt in prompts]
+    progress = Progress(canvases, clock=Clock(model.device))
+    scoring = Scoring(
+        lm_head=model.lm_head,
+        shifted=model.config.shifted,
+        vocabulary=(vocabulary if options.stop_early else vocabulary.without_stops()).suppressing(mask),
+        temperature=options.temperature,
+        seeds=list(range(len(prompts))) if seeds is None else seeds,
+        clock=progress.clock,
+        workspace=Workspace(),
+    )
+    yield progress
+    yield from progress.clock.each(loop(model, cache, scheduler, scoring, progress))
+
+
+def loop(
+    model: Model, cache: PrefixCache, scheduler: Scheduler, scoring: Scoring, progress: Progress
+) -> Iterator[Progress]:
+    """Algorithm 1. `cache` is empty and every canvas is a prompt followed by masks (lines 1 and 2)."""
+    canvases = progress.canvases
+    run_model = scoring.clock.timed("model", model)
+    while any(canvas.active for canvas in canvases):  # line 3: while N = |X_A| > 0
+        batch = begin_pass(canvases, cache, model.device)  # X_A, and before it what line 11 committed last
+        hidden = run_model(batch.tokens, batch.positions, batch.cu_seqlens, cache, batch.append)  # lines 4 and 12
+        step = Step(hidden, batch, scoring)
+        chosen = scheduler(step)  # lines 5 to 10: margins, threshold, snapped length; or what a rival does
+        accept(step, chosen, progress)  # line 11: X_F grows, X_A shrinks
+        yield progress
+
+
+def accept(step: Step, chosen: list[Chosen], progress: Progress) -> None:
+    """Commits what a scheduler chose; nothing of it if the model returned NaN."""
+    if step.broken is not None:
+        where = f"sequence {step.broken}, step {progress.passes}"
+        raise DecodingError(f"the model returned NaN in {where}; nothing of this step was committed", progress)
+    for canvas, (positions, tokens) in zip(step.canvases, chosen, strict=True):
+        canvas.accept(positions, tokens, step.stops)
+    for canvas in progress.canvases:
+        canvas.end_pass()
+    progress.passes += 1

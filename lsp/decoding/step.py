@@ -1,0 +1,189 @@
+"""What a scheduler sees of a step: the open positions of every sequence, and the predictions for those it asks for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lsp.decoding.batch import Batch
+from lsp.decoding.clock import Clock
+from lsp.models.protocol import LmHead
+from lsp_kernels import PrefixRule, Vocabulary, Workspace, commit_prefix, token_stats
+
+
+class Stats(NamedTuple):
+    """`lsp_kernels.TokenStats` of some positions, on the host."""
+
+    tokens: np.ndarray
+    margins: np.ndarray
+    log_odds: np.ndarray
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """The probability of the best token, in float64."""
+        return 1 / (1 + np.exp(-self.log_odds.astype(np.float64)))
+
+
+class Prefix(NamedTuple):
+    """`lsp_kernels.Commit` of one sequence, on the host: its first masks, and how many of them to commit."""
+
+    length: int
+    tokens: np.ndarray
+    margins: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How the rows of a run are scored; the same in every step.
+
+    Attributes
+    ----------
+    lm_head : Tensor [V, d] or callable
+    shifted : bool
+        Whether a token is predicted by the row before its own (Dream).
+    vocabulary : Vocabulary
+        Its stops end a text; it has none where they are tokens like any other.
+    temperature, seeds
+        Scale of the noise, and the seed of each sequence.
+    clock : Clock
+    workspace : Workspace
+    """
+
+    lm_head: LmHead
+    shifted: bool
+    vocabulary: Vocabulary
+    temperature: float
+    seeds: Sequence[int]
+    clock: Clock
+    workspace: Workspace
+
+    @cached_property
+    def stops(self) -> frozenset[int]:
+        return frozenset(self.vocabulary.stop_ids)
+
+    @torch.no_grad()
+    def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """Logits [R, V] of the tokens at these places of the packed pass."""
+        chosen = hidden.index_select(0, rows - int(self.shifted))
+        logits = F.linear(chosen, self.lm_head) if isinstance(self.lm_head, Tensor) else self.lm_head(chosen)
+        return logits.float() if logits.dtype == torch.float64 else logits
+
+
+class Step:
+    """One pass of the loop, as a scheduler sees it. The LM head runs on the rows that are asked for, and no others.
+
+    Attributes
+    ----------
+    canvases : list of Canvas
+        The sequences that are not finished. `Canvas.masks` are the positions that may be committed.
+    numbers : list of int
+        Their places in the batch.
+    vocabulary : Vocabulary
+    stops : frozenset of int
+        The tokens that end a text; empty where they are tokens like any other.
+    """
+
+    def __init__(self, hidden: Tensor, batch: Batch, scoring: Scoring) -> None:
+        self._hidden, self._scoring, self.vocabulary = hidden, scoring, scoring.vocabulary
+        self.stops = scoring.stops
+        self.numbers = [b for b, canvas in enumerate(batch.canvases) if canvas.active]
+        self.canvases = [batch.canvases[b] for b in self.numbers]
+        begins = np.cumsum([0, *(canvas.pass_length for canvas in batch.canvases)])
+        self._offsets = [int(begins[b]) - batch.canvases[b].pass_begin for b in self.numbers]
+        self._broken: int | None = None  # the first sequence whose logits hold a NaN
+
+    def stats(self, where: Sequence[np.ndarray]) -> list[Stats]:
+        """Best token, margin and log-odds at these positions of each sequence."""
+        with self._scoring.clock("head"):
+            rows, borders = self._rows(where)
+            logits = self._noisy(self._scoring.logits(self._hidden, rows), where)
+            found = token_stats(logits, vocabulary=self.vocabulary, workspace=self._scoring.workspace)
+            tokens, margins, log_odds = to_host(found.tokens, found.margins, found.log_odds)
+        out = [Stats(tokens[a:b], margins[a:b], log_odds[a:b]) for a, b in pairwise(borders)]
+        self._note([np.isnan(stats.log_odds).any() for stats in out])
+        return out
+
+    def commit(self, rule: PrefixRule) -> list[Prefix]:
+        """The rule on the masks of each sequence; only those that it looks at are scored."""
+        with self._scoring.clock("head"):
+            counts = [len(canvas.masks) for canvas in self.canvases]
+            where = [c.masks[: rule.scored_rows(n)] for c, n in zip(self.canvases, counts, strict=True)]
+            rows, borders = self._rows(where)
+            cu_rows, n_active = (torch.tensor(x, dtype=torch.int32, device=rows.device) for x in (borders, counts))
+            logits = self._noisy(self._scoring.logits(self._hidden, rows), where)
+            found = commit_prefix(
+                logits,
+                cu_rows,
+                n_active,
+                rule=rule,
+                vocabulary=self.vocabulary,
+                workspace=self._scoring.workspace,
+            )
+            lengths, tokens, margins = to_host(found.lengths, found.tokens, found.margins)
+        self._note(lengths == 0)
+        spans = pairwise(borders)
+        return [Prefix(int(n), tokens[a:b], margins[a:b]) for n, (a, b) in zip(lengths, spans, strict=True)]
+
+    @property
+    def broken(self) -> int | None:
+        """The number of the first sequence in which something that was scored is NaN."""
+        return None if self._broken is None else self.numbers[self._broken]
+
+    @contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """What is scored inside may hold NaN."""
+        broken = self._broken
+        yield
+        self._broken = broken
+
+    def _note(self, broken: Sequence[bool] | np.ndarray) -> None:
+        if self._broken is None and np.any(broken):
+            self._broken = int(np.argmax(broken))
+
+    def _rows(self, where: Sequence[np.ndarray]) -> tuple[Tensor, list[int]]:
+        """Rows of the packed pass, and their borders by sequence."""
+        rows = [positions + offset for positions, offset in zip(where, self._offsets, strict=True)]
+        borders = np.cumsum([0, *map(len, rows)]).tolist()
+        return torch.from_numpy(np.concatenate(rows).astype(np.int64)).to(self._hidden.device), borders
+
+    def _noisy(self, logits: Tensor, where: Sequence[np.ndarray]) -> Tensor:
+        """The logits with Gumbel noise. It depends on the seed, the pass and the position of the sequence alone."""
+        scale = self._scoring.temperature
+        if scale == 0:
+            return logits
+        logits = logits.float()
+        noise = (
+            gumbel(self._scoring.seeds[number], canvas.passes, position, logits.size(-1))
+            for number, canvas, positions in zip(self.numbers, self.canvases, where, strict=True)
+            for position in positions.tolist()
+        )
+        for row, drawn in zip(logits, noise, strict=True):
+            row += scale * drawn.to(row.device)
+        return logits
+
+
+def gumbel(seed: int, number: int, position: int, size: int) -> Tensor:
+    """Gumbel noise [size] in float32 for one position in one pass."""
+    digest = hashlib.blake2b(f"{seed} {number} {position}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    uniform = torch.rand(size, generator=generator, dtype=torch.float64).clamp(min=1e-300)
+    return (-(-uniform.log()).log()).float()
+
+
+def to_host(*tensors: Tensor) -> list[np.ndarray]:
+    """Copies that are queued without waiting, and one synchronisation."""
+    if tensors[0].device.type != "cuda":
+        return [tensor.cpu().numpy() for tensor in tensors]
+    copies = [torch.empty_like(t, device="cpu", pin_memory=True).copy_(t, non_blocking=True) for t in tensors]
+    torch.cuda.current_stream(tensors[0].device).synchronize()
+    return [copy.numpy() for copy in copies]

@@ -1,0 +1,1 @@
+"""Schedulers judged on problems with known answers: comparisons, grids, tables, plots."""

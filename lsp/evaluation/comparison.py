@@ -1,0 +1,182 @@
+"""Schedulers on the same problems in the same run: accuracy, passes, positions, time against Full, flip rate.
+
+The problems are decoded in chunks, every setting on a chunk before the next chunk, in an order that changes: what
+disturbs the machine for a while disturbs all of them alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lsp.decoding import Options, Scheduler
+from lsp.evaluation.intervals import wilson
+from lsp.evaluation.problems import Problems
+from lsp.generation import Generation, Run, generate
+from lsp.schedulers import Factor, FixedPrefix, Full, LongestStablePrefix, Prophet, ScatteredMargin, Threshold
+from lsp.tracing import Trace, flip_rate, trace
+from lsp_kernels import PrefixRule
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A scheduler with the options of the loop, under a name."""
+
+    name: str
+    scheduler: Scheduler
+    options: Options
+
+    @classmethod
+    def of(cls, name: str, scheduler: Scheduler, **options: Any) -> Setting:
+        """With the options that the scheduler brings along, but for those that are given."""
+        return cls(name, scheduler, scheduler.options.replaced_by(options))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """For `lsp.generate`."""
+        return {"scheduler": self.scheduler, **vars(self.options)}
+
+
+@dataclass
+class Result:
+    """One setting on all problems; lists have one item per problem, in their order.
+
+    Attributes
+    ----------
+    right, passes, positions, tokens : lists
+        Whether it is solved, and what it cost; `tokens` that were committed, a stop included.
+    seconds : list of float
+        Time of each chunk of problems.
+    flips : float or None
+        `lsp.tracing.flip_rate` on the first problems, if it was asked for.
+    """
+
+    setting: Setting
+    right: list[bool] = field(default_factory=list)
+    passes: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    flips: float | None = None
+
+    @property
+    def accuracy(self) -> float:
+        return sum(self.right) / len(self.right)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(sum(self.right), len(self.right))
+
+    def speed_up(self, baseline: Result) -> float:
+        """How much faster than the baseline: the median over the chunks."""
+        return statistics.median(theirs / ours for theirs, ours in zip(baseline.seconds, self.seconds, strict=True))
+
+
+def paper_settings(block_length: int = 16) -> list[Setting]:
+    """The rows of the paper's tables and what else is known to be good, each with an early stop. Full comes first."""
+    paper, guarded, prophet = PrefixRule(), PrefixRule.guarded(), Prophet()
+    blocks = {"block_length": block_length}
+    return [
+        Setting.of("Full", Full()),
+        Setting.of(f"Full, blocks of {block_length}", Full(), **blocks),
+        *(Setting.of(f"Fixed prefix {k}", FixedPrefix(k)) for k in (1, 2, 4, 8)),
+        Setting.of("LSP, the paper's rule", LongestStablePrefix(paper)),
+        Setting.of("LSP, the paper's rule, no snapping", LongestStablePrefix(replace(paper, snap=False))),
+        Setting.of("Scattered-Margin", ScatteredMargin(paper)),
+        Setting.of(f"LSP, floor {guarded.floor:g}", LongestStablePrefix(replace(guarded, snap=True), islands=None)),
+        Setting.of(f"LSP, floor {guarded.floor:g}, no snapping", LongestStablePrefix(guarded, islands=None)),
+        Setting.of("LSP, floor and islands (the default)", LongestStablePrefix()),
+        Setting.of("Threshold 0.9", Threshold(0.9)),
+        Setting.of(f"Threshold 0.9, blocks of {block_length}", Threshold(0.9), **blocks),
+        Setting.of("Threshold 0.9, Fast-dLLM's cache", Threshold(0.9), cache="block", **blocks),
+        Setting.of("Factor 1.0", Factor(1.0)),
+        Setting.of("Prophet", prophet),
+        Setting.of(f"Prophet, blocks of {block_length}", prophet, **blocks),
+    ]
+
+
+def with_tail(setting: Setting) -> Setting:
+    """The same without an early stop, as LLaDA and Fast-dLLM publish it: the tail of stops is decoded too."""
+    return replace(setting, options=replace(setting.options, stop_early=False))
+
+
+def compare(
+    model: Any,
+    problems: Problems,
+    settings: Sequence[Setting],
+    *,
+    max_new_tokens: int,
+    batch: int = 25,
+    flips: int = 0,
+    advance: Callable[[], None] = lambda: None,
+    **arguments: Any,
+) -> list[Result]:
+    """Decodes all problems under every setting.
+
+    Parameters
+    ----------
+    model
+        As in `lsp.generate`, which also takes the `arguments`.
+    problems : Problems
+    settings : sequence of Setting
+    max_new_tokens : int
+    batch : int
+        How many problems are decoded together; passes and positions do not depend on it, seconds do.
+    flips : int
+        On how many problems the flip rate is measured, in runs of their own that are not timed.
+    advance : callable
+        Called `steps_of(problems, settings, batch, flips)` times.
+    """
+    run = Run(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **arguments)
+    arguments = {"vocabulary": run.vocabulary, "tokenizer": run.tokenizer} | arguments  # made once, and not timed
+    results = [Result(setting) for setting in settings]
+    texts: list[list[str]] = [[] for _ in settings]
+    generate(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **settings[0].arguments, **arguments)
+    for number, chunk in enumerate(chunks(problems.prompts, batch)):
+        for i in _rotated(range(len(settings)), number):
+            begin = time.perf_counter()
+            out = generate(model, chunk, max_new_tokens=max_new_tokens, **settings[i].arguments, **arguments)
+            results[i].seconds.append(time.perf_counter() - begin)
+            _count(results[i], out)
+            texts[i] += [generation.text or "" for generation in out]
+            advance()
+    for result, answers in zip(results, texts, strict=True):
+        result.right = problems.judge(answers)
+        if flips:
+            result.flips = measure_flips(model, problems, result.setting, flips, batch, max_new_tokens, arguments)
+            advance()
+    return results
+
+
+def steps_of(problems: Problems, settings: Sequence[Setting], batch: int, flips: int) -> int:
+    """How often `compare` calls `advance`."""
+    return len(settings) * (len(list(chunks(problems.prompts, batch))) + (flips > 0))
+
+
+def measure_flips(
+    model: Any, problems: Problems, setting: Setting, n: int, batch: int, max_new_tokens: int, arguments: dict[str, Any]
+) -> float:
+    """The flip rate of the first problems: of the answers where stops end them, else of the tail too."""
+    traces: list[Trace] = []
+    for chunk in chunks(problems.prompts[:n], batch):
+        traces += trace(model, chunk, max_new_tokens=max_new_tokens, **setting.arguments, **arguments)
+    return flip_rate(traces, tail=not setting.options.stop_early)
+
+
+def chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    for i in range(0, len(items), size):
+        yield list(items[i : i + size])
+
+
+def _count(result: Result, out: Sequence[Generation]) -> None:
+    result.passes += [generation.passes for generation in out]
+    result.positions += [generation.positions for generation in out]
+    result.tokens += [len(generation.tokens) for generation in out]
+
+
+def _rotated(items: Sequence[int], by: int) -> list[int]:
+    at = by % len(items)
+    return [*items[at:], *items[:at]]

@@ -1,0 +1,105 @@
+"""Problems to compare schedulers on: the tasks of the embedded model, or any JSON lines file of prompts and answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lsp.prompts import Prompt
+from lsp.tiny import tasks
+
+NUMBER = re.compile(r"(?:(?<![\w.])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Problems:
+    """Prompts, and a judge of the texts that answer them.
+
+    Attributes
+    ----------
+    name : str
+    prompts : list of prompts
+    judge : callable
+        From the texts, one per prompt and in their order, to whether each is right.
+    """
+
+    name: str
+    prompts: list[Prompt]
+    judge: Callable[[Sequence[str]], list[bool]]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+def load_problems(
+    task: str | Path, n: int, *, split: str = "test", seed: int = 1, chat: bool = False, judge: str | None = None
+) -> Problems:
+    """The first `n` problems of a task of the embedded model, by its name, or of a file.
+
+    Parameters
+    ----------
+    task : str or path
+        One of `lsp.tiny.tasks.TASKS`, or JSON lines with ``prompt`` (or ``question``) and ``answer``.
+    n : int
+        At most so many.
+    split, seed
+        For the embedded tasks: which of their disjoint splits, and which problems of it.
+    chat : bool
+        Whether the prompts of a file go through the tokenizer's chat template.
+    judge : {"number", "exact", "contains"}, optional
+        For a file: the last number is that of the answer (the default if the answer holds ``####``, as GSM8K's do),
+        the text is the answer (the default otherwise), or it contains it.
+    """
+    if n < 1:
+        raise ValueError(f"Invalid n: expected at least one problem, got {n}")
+    if judge is not None and judge not in JUDGES:
+        raise ValueError(f"Invalid judge: expected {', '.join(JUDGES)}, got {judge!r}")
+    if str(task) in tasks.TASKS:
+        drawn = list(tasks.generate(str(task), n, split=split, seed=seed))
+        return Problems(str(task), [problem.prompt for problem in drawn], lambda texts: tasks.verify(drawn, texts))
+    path = Path(task)
+    if not path.is_file():
+        raise ValueError(f"Invalid task: expected {', '.join(tasks.TASKS)} or a file of JSON lines, got {str(task)!r}")
+    prompts, answers = zip(*_read(path, n), strict=True)
+    right = JUDGES[judge or ("number" if "####" in answers[0] else "exact")]
+    asked: list[Prompt] = [[{"role": "user", "content": prompt}] if chat else prompt for prompt in prompts]
+    return Problems(path.stem, asked, lambda texts: [right(t, a) for t, a in zip(texts, answers, strict=True)])
+
+
+def _read(path: Path, n: int) -> list[tuple[str, str]]:
+    out: list[tuple[str, str]] = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if len(out) == n:
+                break
+            if not line.strip():
+                continue
+            try:
+                row: dict[str, Any] = json.loads(line)
+                prompt, answer = row["prompt"] if "prompt" in row else row["question"], row["answer"]
+                if not isinstance(prompt, str) or not isinstance(answer, str | int | float):
+                    raise TypeError(f"{type(prompt).__name__} and {type(answer).__name__}")
+                out.append((prompt, str(answer)))
+            except (ValueError, KeyError, TypeError) as error:
+                wanted = 'an object with the texts "prompt" and "answer"'
+                raise ValueError(f"Invalid {path}, line {number}: expected {wanted}, got {error!r}") from None
+    if not out:
+        raise ValueError(f"Invalid {path}: expected JSON lines, got an empty file")
+    return out
+
+
+def same_number(text: str, answer: str) -> bool:
+    """Whether the last number of both is the same."""
+    found, wanted = (NUMBER.findall(s) for s in (text, answer.split("####")[-1]))
+    return bool(found) and bool(wanted) and float(found[-1].replace(",", "")) == float(wanted[-1].replace(",", ""))
+
+
+JUDGES: dict[str, Callable[[str, str], bool]] = {
+    "number": same_number,
+    "exact": lambda text, answer: text.strip() == answer.strip(),
+    "contains": lambda text, answer: answer.strip() in text,
+}

@@ -1,0 +1,282 @@
+"""From prompts to text: `generate`, and `stream` for text as soon as it is committed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from lsp.decoding import Chosen, DecodingError, Options, Progress, Scheduler, Step, decode
+from lsp.decoding.canvas import Canvas
+from lsp.decoding.writer import Writer
+from lsp.models import adapt
+from lsp.prompts import Prompt, as_batch, encode, tokenizer_of
+from lsp.schedulers import scheduler_of
+from lsp.tokens import Delimiters
+from lsp.tokens import vocabulary as vocabulary_of
+from lsp_kernels import Vocabulary
+from lsp_kernels.errors import as_integer, deprecated
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What came after one prompt.
+
+    Attributes
+    ----------
+    text : str or None
+        Without special tokens and from a stop string on; None without a tokenizer.
+    tokens : list of int
+        All committed tokens, a stop included.
+    finished : bool
+        Whether it ended by a stop token or a stop string, and not by its length.
+    committed_in : list of int
+        Which pass, from 0, committed each token.
+    passes : int
+        Passes of the model, which the field calls NFE (number of function evaluations).
+    positions : int
+        How many token positions went through the model in all these passes.
+    seconds : dict
+        Time of the whole batch by part: ``model``, ``head`` (LM head and commit), ``host`` (all else).
+    scheduler, options
+        What decoded it.
+    """
+
+    text: str | None
+    tokens: list[int]
+    finished: bool
+    committed_in: list[int]
+    passes: int
+    positions: int
+    seconds: dict[str, float]
+    scheduler: Scheduler
+    options: Options
+
+    @property
+    def commits(self) -> list[int]:
+        """How many of the tokens each pass committed."""
+        counts = [0] * self.passes
+        for number in self.committed_in:
+            counts[number] += 1
+        return counts
+
+    @property
+    def steps(self) -> list[int]:
+        """The old name of `committed_in`."""
+        deprecated("Generation.steps", "Generation.committed_in")
+        return self.committed_in
+
+    @property
+    def tokens_per_pass(self) -> float:
+        return len(self.tokens) / max(self.passes, 1)
+
+
+def generate(
+    model: Any, prompts: Prompt | Sequence[Prompt], *, streamer: Any = None, progress: bool = False, **arguments: Any
+) -> list[Generation]:
+    """Continues prompts with a diffusion language model.
+
+    Parameters
+    ----------
+    model
+        From `lsp.load`, or anything that `lsp.adapt` takes.
+    prompts : str, chat, list of int, or a list of these
+        They may have different lengths. A chat is a list of ``{"role": ..., "content": ...}`` and goes through the
+        tokenizer's template.
+    max_new_tokens : int
+        How many masks follow each prompt; 128 by default.
+    scheduler : Scheduler, function or str
+        By default `lsp.LongestStablePrefix()`; a name of `lsp.schedulers.NAMES`, a scheduler with its own parameters,
+        or a function of a `lsp.decoding.Step`.
+    tokenizer : optional
+        By default the one of the model's folder. Prompts of ids need none.
+    vocabulary : Vocabulary, optional
+        By default made from the tokenizer, with the delimiters that `delimiters` names. The mask is always suppressed.
+    delimiters
+        What a prefix may end with, as in `lsp.tokens.delimiter_ids`; ``"text"`` by default.
+    stop : str or sequence of str
+        Texts that end the continuation; they are not part of it.
+    seed : int or sequence of int
+        Seed of the noise, for a temperature above 0. Prompt i has seed + i, so that a result does not depend on the
+        batch.
+    streamer : optional
+        A streamer of transformers, such as `TextStreamer`, for a single prompt.
+    progress : bool
+        Shows a bar on stderr (needs rich).
+    **options
+        Options of the loop, as in `lsp.Options`: block_length, lookahead, cache, refresh_every, refresh_scattered,
+        stop_early, temperature. Each replaces the one that the scheduler brings along.
+
+    Returns
+    -------
+    list of Generation
+        One per prompt.
+
+    Examples
+    --------
+    >>> import lsp
+    >>> model = lsp.load("tiny")
+    >>> (answer,) = lsp.generate(model, "Use 3, 5 and 7 to make 15.\\n", max_new_tokens=32)
+    >>> answer.text
+    'First 7 + 5 = 12, then 12 + 3 = 15.'
+    """
+    run = Run(model, prompts, **arguments)
+    if streamer is not None:
+        run.attach(streamer)
+    with bar(run.total) if progress else nullcontext(lambda _: None) as show:
+        for state in run:
+            show(run.total - sum(canvas.masks_left for canvas in state.canvases))
+    return run.generations()
+
+
+def stream(model: Any, prompt: Prompt, **arguments: Any) -> Iterator[str]:
+    """The continuation of one prompt, piece by piece as it is committed. A committed prefix is final, so text is too.
+
+    Takes the arguments of `generate`. Bytes of an unfinished character, and what may become a stop string, are held
+    back until they are complete.
+
+    Examples
+    --------
+    >>> import lsp
+    >>> "".join(lsp.stream(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\\n", max_new_tokens=32))
+    'First 7 + 5 = 12, then 12 + 3 = 15.'
+    """
+    run = Run(model, prompt, **arguments)
+    if len(run.prompts) != 1 or run.tokenizer is None:
+        raise ValueError(f"Invalid prompt: expected a single one and a tokenizer, got {len(run.prompts)} prompts")
+    for _ in run:
+        if piece := run.writers[0].piece():
+            yield piece
+
+
+class Run:
+    """One call of `generate`: checked arguments, the loop, and the text that comes out of it."""
+
+    def __init__(
+        self,
+        model: Any,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        max_new_tokens: int = 128,
+        scheduler: Scheduler | Callable[[Step], list[Chosen]] | str | None = None,
+        tokenizer: Any = None,
+        vocabulary: Vocabulary | None = None,
+        delimiters: Delimiters = "text",
+        stop: str | Sequence[str] = (),
+        seed: int | Sequence[int] = 0,
+        **options: Any,
+    ) -> None:
+        self.scheduler = scheduler_of(scheduler)
+        self.options: Options = self.scheduler.options.replaced_by(options)
+        self.model = adapt(model)
+        self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
+        self.prompts = [encode(prompt, self.tokenizer) for prompt in as_batch(prompts)]
+        self.total = len(self.prompts) * as_integer("max_new_tokens", max_new_tokens, 0)
+        self.vocabulary = self._vocabulary(vocabulary, delimiters)
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        if stops and self.tokenizer is None:
+            raise ValueError("Invalid stop: expected none without a tokenizer, got stop strings")
+        self._passes = decode(
+            self.model,
+            self.prompts,
+            max_new_tokens,
+            self.scheduler,
+            self.vocabulary,
+            self.options,
+            self._seeds(seed),
+        )
+        self.state: Progress = next(self._passes)  # checks the prompts
+        self.writers = [Writer(canvas, self.tokenizer, stops) for canvas in self.state.canvases]
+        self._streamer: Any = None
+
+    def __iter__(self) -> Iterator[Progress]:
+        for state in self._passes:
+            for writer in self.writers:
+                writer.update()
+            if self._streamer is not None:
+                self._feed()
+            yield state
+        if self._streamer is not None:
+            self._streamer.end()
+
+    def attach(self, streamer: Any) -> None:
+        """Gives the tokens to a streamer of transformers."""
+        if len(self.prompts) != 1:
+            raise ValueError(f"Invalid streamer: expected a single prompt, got {len(self.prompts)}")
+        import torch
+
+        self._streamer, self._fed = streamer, 0
+        streamer.put(torch.tensor([self.prompts[0]], dtype=torch.int64))
+
+    def _feed(self) -> None:
+        import torch
+
+        tokens = self.state.canvases[0].run
+        if len(tokens) > self._fed:
+            self._streamer.put(torch.from_numpy(tokens[self._fed :].copy()))
+            self._fed = len(tokens)
+
+    def generations(self) -> list[Generation]:
+        seconds = self.state.clock.seconds
+        return [self._generation(writer.canvas, writer, seconds) for writer in self.writers]
+
+    def _generation(self, canvas: Canvas, writer: Writer, seconds: dict[str, float]) -> Generation:
+        tokens = canvas.run.tolist()
+        stopped = bool(tokens) and self.options.stop_early and tokens[-1] in self.vocabulary.stop_ids
+        return Generation(
+            text=writer.text if self.tokenizer is not None else None,
+            tokens=tokens,
+            finished=stopped or writer.stopped,
+            committed_in=canvas.committed_in[canvas.prompt : canvas.first_mask].tolist(),
+            passes=canvas.passes,
+            positions=canvas.positions,
+            seconds=seconds,
+            scheduler=self.scheduler,
+            options=self.options,
+        )
+
+    def _seeds(self, seed: int | Sequence[int]) -> Sequence[int]:
+        seeds = seed if isinstance(seed, Sequence) else [index(seed) + i for i in range(len(self.prompts))]
+        if len(seeds) != len(self.prompts):
+            raise ValueError(f"Invalid seed: expected a number or {len(self.prompts)} of them, got {len(seeds)}")
+        return seeds
+
+    def _vocabulary(self, given: Vocabulary | None, delimiters: Delimiters) -> Vocabulary:
+        config, device = self.model.config, self.model.device
+        if given is None and self.tokenizer is not None:
+            given = vocabulary_of(self.tokenizer, config, delimiters=delimiters, device=device)
+        if given is None:
+            given = Vocabulary(config.vocab_size, stops=config.stop_ids, device=device)
+        if given.size != config.vocab_size:
+            raise ValueError(f"Invalid vocabulary: expected the model's {config.vocab_size} ids, got {given.size}")
+        return given
+
+
+@contextmanager
+def bar(total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr over committed tokens; gives the function that moves it."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("decoding", total=total)
+        yield lambda done: bars.update(task, completed=done)
+
+
+def _show_arguments_of_a_run() -> None:
+    """Gives `generate` and `stream` the arguments of `Run` in `help` and in editors; they are written down once."""
+    given = inspect.signature(Run).parameters
+    functions: tuple[Any, ...] = (generate, stream)
+    for function in functions:
+        own = inspect.signature(function)
+        named = {name: each for name, each in own.parameters.items() if each.kind is not each.VAR_KEYWORD}
+        joined = [*named.values(), *(each for name, each in given.items() if name not in ("model", "prompts"))]
+        function.__signature__ = own.replace(parameters=joined)
+
+
+_show_arguments_of_a_run()
+
+__all__ = ["DecodingError", "Generation", "Run", "generate", "stream"]

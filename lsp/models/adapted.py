@@ -1,0 +1,187 @@
+"""Any model that maps token ids to logits, in the protocol of the decoding loop. Uncached.
+
+A pass gives the model one whole sequence after the other, so there is no padding and nothing is approximated: what a
+cache would hold as K/V is held as tokens and computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lsp.models.head import head as deprecated_head
+from lsp.models.protocol import Model
+from lsp.models.transformer import check_pass
+from lsp_kernels import PrefixCache
+from lsp_kernels.errors import check_attention_lengths, check_index
+
+
+@dataclass(frozen=True)
+class AdaptedConfig:
+    """What a decoder must know of an adapted model; the names are those of `lsp.models.ModelConfig`."""
+
+    vocab_size: int
+    mask_id: int | None
+    stop_ids: tuple[int, ...]
+    max_length: int | None
+    shifted: bool
+
+
+class TokenCache(PrefixCache):
+    """The frozen prefixes of a batch as tokens: a cache whose one layer holds ids, with the same `begin` and `advance`.
+
+    Attributes
+    ----------
+    tokens : Tensor, int64 [batch, capacity]
+        Slots past `lengths` hold anything.
+    """
+
+    def __init__(self, batch: int, capacity: int, *, device: torch.device | str = "cpu") -> None:
+        super().__init__(1, batch, 1, capacity, 1, dtype=torch.int64, device=device)
+        self.tokens = self.k[0][:, 0, :, 0]
+        self.v = self.k
+
+    def whole(self, tokens: Tensor, borders: Sequence[int], append: Sequence[int]) -> list[Tensor]:
+        """Every sequence with its frozen prefix; the front of each is written behind that."""
+        out = []
+        for b, (begin, end) in enumerate(pairwise(borders)):
+            held, new = self._lengths[b], tokens[begin:end]
+            out.append(torch.cat([self.tokens[b, :held], new]))
+            self.tokens[b, held : held + append[b]] = new[: append[b]]
+        return out
+
+
+class Adapted:
+    """A model in the protocol of `Transformer`, whose "hidden states" are the logits themselves. Made by `adapt`."""
+
+    def __init__(self, forward: Callable[[Tensor], Any], config: AdaptedConfig, device: torch.device) -> None:
+        self.run, self.config, self.device = forward, config, device
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        cache: PrefixCache | None = None,
+        append: Sequence[int] | None = None,
+    ) -> Tensor:
+        """One pass: logits [T, V] of packed tokens. As `Transformer.forward`; positions play no part."""
+        check_pass(tokens, positions, cu_seqlens, self.config.vocab_size, self.device)
+        check_index("cu_seqlens", cu_seqlens, None, tokens)
+        borders = cu_seqlens.tolist()
+        batch = len(borders) - 1
+        cache = self.new_cache(batch, 0) if cache is None else cache
+        if not isinstance(cache, TokenCache):
+            raise TypeError(f"Invalid cache: expected one from new_cache, got a {type(cache).__name__}")
+        append = [0] * batch if append is None else list(append)
+        cache.begin(cu_seqlens, append)
+        check_attention_lengths(len(tokens), cache.capacity, cu_seqlens, cache.lengths, torch.tensor(append))
+        parts = [
+            self._logits(sequence)[len(sequence) - (end - begin) :]
+            for sequence, (begin, end) in zip(cache.whole(tokens, borders, append), pairwise(borders), strict=True)
+            if end > begin
+        ]
+        cache.advance()
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts) if parts else torch.zeros(0, self.config.vocab_size, device=self.device)
+
+    def _logits(self, sequence: Tensor) -> Tensor:
+        out = logits_of(self.run(sequence[None]))
+        expected = [1, len(sequence), self.config.vocab_size]
+        if list(out.shape) != expected:
+            raise ValueError(f"Invalid logits of the model: expected {expected}, got {list(out.shape)}")
+        return out[0]
+
+    def lm_head(self, logits: Tensor) -> Tensor:
+        """The logits as they are: the model has computed them."""
+        return logits
+
+    head = deprecated_head
+
+    def new_cache(self, batch: int, capacity: int) -> TokenCache:
+        """Room for the frozen tokens of this many sequences."""
+        return TokenCache(batch, capacity, device=self.device)
+
+
+def adapt(
+    model: Any,
+    *,
+    vocab_size: int | None = None,
+    mask_id: int | None = None,
+    stop_ids: Iterable[int] | None = None,
+    max_length: int | None = None,
+    shifted: bool = False,
+    device: torch.device | str | None = None,
+) -> Model:
+    """Makes any ``forward(input_ids) -> logits`` model decode.
+
+    Parameters
+    ----------
+    model : Module or callable
+        From ids int64 [1, L] to logits [1, L, V], which may also come in a Hugging Face output, a mapping or a tuple. A
+        model of this package, or of its protocol, is returned as it is, cache and all.
+    vocab_size, mask_id, stop_ids, max_length : optional
+        By default what ``model.config`` says, if there is one: ``vocab_size``, ``mask_token_id``, ``eos_token_id`` and
+        ``max_position_embeddings`` or ``max_sequence_length``. The size of the vocabulary is needed.
+    shifted : bool
+        Whether position p is predicted by row p - 1, as in Dream.
+    device : optional
+        Where the ids go, by default where the model's parameters are.
+
+    Examples
+    --------
+    >>> import torch, lsp
+    >>> model = lsp.adapt(torch.nn.Embedding(50, 50), vocab_size=50, mask_id=49)
+    >>> border = torch.tensor([0, 4], dtype=torch.int32)
+    >>> model(torch.tensor([3, 1, 49, 49]), torch.arange(4), border).shape
+    torch.Size([4, 50])
+    """
+    inner = getattr(model, "transformer", model)
+    for one in (inner, model):
+        if isinstance(one, Model):
+            return one
+    if not callable(model):
+        raise TypeError(f"Invalid model: expected a module or a function, got a {type(model).__name__}")
+    config = getattr(model, "config", None)
+    size = _first(vocab_size, config, "vocab_size")
+    if size is None:
+        raise ValueError("Invalid vocab_size: expected a number, as the model has no config that names it, got None")
+    ends = _first(None if stop_ids is None else tuple(stop_ids), config, "eos_token_id")
+    found = AdaptedConfig(
+        vocab_size=size,
+        mask_id=_first(mask_id, config, "mask_token_id"),
+        stop_ids=() if ends is None else tuple(ends) if isinstance(ends, list | tuple) else (ends,),
+        max_length=_first(max_length, config, "max_position_embeddings", "max_sequence_length"),
+        shifted=shifted,
+    )
+    if device is None:
+        weights = model.parameters() if isinstance(model, nn.Module) else iter(())
+        device = next((weight.device for weight in weights), torch.device("cpu"))
+    return Adapted(model, found, torch.empty(0, device=device).device)  # with its index, as tensors there have it
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in whatever a model returns."""
+    if isinstance(output, Mapping) and "logits" in output:
+        output = output["logits"]
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    else:
+        output = getattr(output, "logits", output)
+    if not isinstance(output, Tensor):
+        raise TypeError(f"Invalid output of the model: expected logits, got a {type(output).__name__}")
+    return output
+
+
+def _first(given: Any, config: Any, *names: str) -> Any:
+    """What was given, else the first of these that the config has."""
+    if given is not None:
+        return given
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)

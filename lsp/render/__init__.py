@@ -1,1 +1,0 @@
-"""Traces for the eye."""

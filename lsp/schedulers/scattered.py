@@ -1,0 +1,210 @@
+"""Schedulers that accept masks wherever they stand: by confidence, or by margin without a prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from lsp.decoding.canvas import Canvas
+from lsp.decoding.scheduler import Chosen, Scheduler
+from lsp.decoding.step import Stats, Step
+from lsp_kernels import PrefixRule, select_prefix
+from lsp_kernels.errors import as_integer
+
+if TYPE_CHECKING:
+    from lsp.tracing.records import PassRecord
+
+
+class Confident(Scheduler):
+    """Ranks the masks of each sequence by confidence and accepts the first `count` of them."""
+
+    def __call__(self, step: Step) -> list[Chosen]:
+        masks = [canvas.masks for canvas in step.canvases]
+        out = []
+        for where, stats in zip(masks, step.stats(masks), strict=True):
+            ranked = np.argsort(-stats.log_odds, kind="stable")  # the most confident first, ties to the left
+            taken = np.sort(ranked[: self.count(stats.confidence[ranked])])
+            out.append((where[taken], stats.tokens[taken]))
+        return out
+
+    def count(self, confidence: np.ndarray) -> int:
+        """How many of these confidences, sorted from high to low, to accept."""
+        raise NotImplementedError
+
+    @property
+    def notes(self) -> list[str]:
+        values: Any = self
+        return [f"{f.name} = {getattr(self, f.name)}" for f in fields(values)]
+
+
+@dataclass(frozen=True)
+class Full(Confident):
+    """The one most confident mask: as many passes as tokens."""
+
+    key: ClassVar[str] = "full"
+
+    def count(self, confidence: np.ndarray) -> int:
+        return 1
+
+    @property
+    def name(self) -> str:
+        return "Full: one token a pass"
+
+    def reason(self, seen: PassRecord) -> str:
+        return "The mask with the highest confidence is taken."
+
+
+@dataclass(frozen=True)
+class TopK(Confident):
+    """The k most confident masks."""
+
+    key: ClassVar[str] = "topk"
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        as_integer("k", self.k, 1)
+
+    def count(self, confidence: np.ndarray) -> int:
+        return self.k
+
+    @property
+    def name(self) -> str:
+        return "Top k by confidence"
+
+    def reason(self, seen: PassRecord) -> str:
+        return f"The {len(seen.chosen)} masks with the highest confidence are taken."
+
+
+@dataclass(frozen=True)
+class Threshold(Confident):
+    """Every mask whose confidence reaches p, and always the best one (Fast-dLLM)."""
+
+    key: ClassVar[str] = "threshold"
+    p: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p <= 1:
+            raise ValueError(f"Invalid p: expected 0 < p <= 1, got {self.p!r}")
+
+    def count(self, confidence: np.ndarray) -> int:
+        return max(1, int((confidence >= self.p).sum()))
+
+    @property
+    def name(self) -> str:
+        return "Confidence threshold"
+
+    @property
+    def level(self) -> float:
+        return self.p
+
+    def reason(self, seen: PassRecord) -> str:
+        if max(seen.confidence[: len(seen.masks)]) < self.p:
+            return f"No confidence reaches {self.p:g}, so the best mask is taken."
+        return f"The masks with a confidence of at least {self.p:g} are taken."
+
+
+@dataclass(frozen=True)
+class Factor(Confident):
+    """The n most confident, as long as the n-th has a confidence of at least 1 - f / (n + 1) (Fast-dLLM)."""
+
+    key: ClassVar[str] = "factor"
+    f: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.f > 0:
+            raise ValueError(f"Invalid f: expected f > 0, got {self.f!r}")
+
+    def count(self, confidence: np.ndarray) -> int:
+        enough = confidence >= 1 - self.f / (np.arange(len(confidence)) + 2)
+        return max(1, int(np.cumprod(enough).sum()))
+
+    @property
+    def name(self) -> str:
+        return "Confidence factor"
+
+    def reason(self, seen: PassRecord) -> str:
+        n = len(seen.chosen)
+        if n == 1:
+            return "The best mask is taken."
+        return (
+            f"The best {n} masks are taken: the last of them has a confidence of at least {1 - self.f / (n + 1):.3g}."
+        )
+
+
+@dataclass(frozen=True)
+class ScatteredMargin(Scheduler):
+    """The paper's ablation: as many masks as the candidate prefix is long, those with the largest margins anywhere."""
+
+    key: ClassVar[str] = "scattered"
+    measure: ClassVar[Literal["margin"]] = "margin"
+    rule: PrefixRule = field(default_factory=PrefixRule)
+
+    def __call__(self, step: Step) -> list[Chosen]:
+        masks = [canvas.masks for canvas in step.canvases]
+        candidate = replace(self.rule, snap=False, min_length=1)
+        out = []
+        for where, stats in zip(masks, step.stats(masks), strict=True):
+            margins, tokens = torch.from_numpy(stats.margins), torch.from_numpy(stats.tokens)
+            length = int(select_prefix(margins, tokens, rule=candidate)[0])
+            taken = np.sort(np.argsort(-stats.margins, kind="stable")[:length])
+            out.append((where[taken], stats.tokens[taken]))
+        return out
+
+    @property
+    def name(self) -> str:
+        return "Scattered by margin"
+
+    def reason(self, seen: PassRecord) -> str:
+        return "The masks with the largest margins are taken, as many as the candidate prefix is long."
+
+
+@dataclass(frozen=True)
+class Prophet(Scheduler):
+    """One token a step until the mean margin is large enough, then everything at once, also past the block.
+
+    Parameters
+    ----------
+    thresholds : three floats
+        The mean margin that suffices in the first, second and last third of the steps.
+    region : int, optional
+        How many of the last positions are looked at, where the answer is expected; by default all masks.
+    """
+
+    key: ClassVar[str] = "prophet"
+    thresholds: tuple[float, float, float] = (7.5, 5.0, 2.5)
+    region: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.thresholds) != 3 or not all(t >= 0 for t in self.thresholds):
+            raise ValueError(f"Invalid thresholds: expected three numbers >= 0, got {self.thresholds!r}")
+        if self.region is not None:
+            as_integer("region", self.region, 1)
+
+    def __call__(self, step: Step) -> list[Chosen]:
+        if any(canvas.options.lookahead is not None for canvas in step.canvases):
+            raise ValueError("Invalid lookahead: expected None with Prophet, which commits everything, got a number")
+        masks = [canvas.masks_in_pass for canvas in step.canvases]
+        found = zip(step.canvases, masks, step.stats(masks), strict=True)
+        return [self._choose(canvas, where, stats) for canvas, where, stats in found]
+
+    def _choose(self, canvas: Canvas, where: np.ndarray, stats: Stats) -> Chosen:
+        done = 1 - canvas.masks_left / canvas.masks_at_start
+        looked_at = stats.margins[where >= canvas.end - self.region] if self.region else stats.margins
+        if looked_at.size and looked_at.mean() >= self.thresholds[min(2, int(3 * done))]:
+            return where, stats.tokens
+        here = np.isin(where, canvas.masks)
+        best = int(np.argmax(np.where(here, stats.log_odds, -np.inf)))
+        return where[best : best + 1], stats.tokens[best : best + 1]
+
+    @property
+    def notes(self) -> list[str]:
+        region = [] if self.region is None else [f"region = {self.region}"]
+        return [f"thresholds = {', '.join(f'{t:g}' for t in self.thresholds)}", *region]
+
+    def reason(self, seen: PassRecord) -> str:
+        if len(seen.chosen) == len(seen.masks_in_pass) > 1:
+            return "The mean margin reaches the threshold, so everything is committed at once."
+        return "The mean margin is under the threshold, so the mask with the highest confidence is taken."

@@ -1,0 +1,266 @@
+"""Training batches: problems of similar length, and the masks a decoder will meet.
+
+Everything is a function of (seed, rank, step), so a resumed run needs no generator state. The
+ranks of a step get batches of like shape, so that none waits long for the others.
+
+Some masks are the usual random ones, but with these alone the model learns to copy a result from
+its later mention and never to compute it. *Suffix masks* hide all that follows a cut, as a decoder
+that works from left to right sees it; many cuts stand right after a token that announces a
+computed result ("=", "#"). *Result masks* hide some of the results together with their later
+mentions and nothing else. *Choice masks* hide most or all of the numbers and operators of a
+Countdown answer and show its words, which leaves the search alone. *Drills* are unrelated equations
+with the result or, for a search, an operand or the operator hidden, the cheapest way to learn the
+number facts. `curriculum` says how much of each.
+"""
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from lsp.tiny.tasks import REGION, draw
+from lsp.tiny.training import tokenizer as tokens
+from lsp.tiny.training.curriculum import ANNOUNCES, Recipe, stage_at
+
+WEIGHT_CAP = 8.0
+POOL = 8
+"""Steps that share one pool of examples, which is sorted by length before it is cut."""
+
+DRILL_LENGTH = 3
+"""Unrelated results in a row of drills."""
+
+
+@dataclass
+class Batch:
+    """Inputs with masks, targets, and the weight of each masked position's loss."""
+
+    inputs: Tensor  # [B, T]
+    targets: Tensor  # [B, T]
+    masked: Tensor  # [B, T] bool
+    weights: Tensor  # [B, T]
+    answer_tokens: int
+
+
+def _arithmetic_drills(rng: random.Random, rows: int) -> list[str]:
+    """Sentences of different stories."""
+    sentences: list[str] = []
+    while len(sentences) < rows * DRILL_LENGTH:
+        *steps, _ = draw("arithmetic", rng, "train").answer.split(". ")
+        sentences += [f"{sentence}." for sentence in steps]
+    rng.shuffle(sentences)
+    return [" ".join(sentences[i::rows][:DRILL_LENGTH]) for i in range(rows)]
+
+
+def _countdown_drills(rng: random.Random, rows: int) -> list[str]:
+    """Four equations of different solutions."""
+    answers = [draw("countdown", rng, "train").answer.split(", ") for _ in range(2 * rows + 1)]
+    pairs = [f"{first}, {then}" for (first, _), (_, then) in itertools.pairwise(answers)]
+    return [one + other for one, other in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
+def _code_drills(rng: random.Random, rows: int) -> list[str]:
+    """Statements of different programs, each after the value that it finds."""
+    statements: list[str] = []
+    while len(statements) < rows * DRILL_LENGTH:
+        value = ""
+        for line in draw("code", rng, "train").answer.split("\n"):
+            note = line.partition("  # ")[2]
+            if value and note != "skip" and "return" not in line:
+                statements.append(f"  # {value}\n{line}")
+            value = note if note.isdigit() else value
+    rng.shuffle(statements)
+    return ["".join(statements[i::rows][:DRILL_LENGTH]) for i in range(rows)]
+
+
+def _name_drills(rng: random.Random, rows: int) -> list[str]:
+    """The first words of a description and of its function."""
+    problems = [draw("code", rng, "train") for _ in range(rows)]
+    return [f"{p.prompt.partition(',')[0]}\n{p.answer.partition(':')[0]}" for p in problems]
+
+
+@dataclass(frozen=True)
+class Drill:
+    """Rows of text, and which tokens of a row are hidden."""
+
+    texts: Callable[[random.Random, int], list[str]]
+    sign: str
+    hidden: Callable[[random.Random, list[int]], list[int]]
+    """Positions to hide, given those of the sign."""
+
+
+def _next(_: random.Random, signs: list[int]) -> list[int]:
+    return [sign + 1 for sign in signs]
+
+
+def _every_other_next(_: random.Random, signs: list[int]) -> list[int]:
+    return [sign + 1 for sign in signs[1::2]]
+
+
+def _one_before(rng: random.Random, signs: list[int]) -> list[int]:
+    """An operand or the operator of every equation."""
+    return [sign - rng.randint(1, 3) for sign in signs]
+
+
+DRILLS = {
+    "arithmetic": Drill(_arithmetic_drills, " =", _next),
+    "countdown": Drill(_countdown_drills, " =", _next),
+    "inverse": Drill(_countdown_drills, " =", _one_before),
+    "code": Drill(_code_drills, "  #", _every_other_next),
+    "names": Drill(_name_drills, "def", _next),
+}
+
+CHOICE_WORDS = ("First", " =", ",", " then", ".")
+"""What a choice mask shows of a Countdown answer."""
+
+
+class Batches:
+    """The batches of one rank."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int, rank: int, scale: float = 1.0):
+        self.tokenizer, self.seed, self.rank, self.scale = tokenizer, seed, rank, scale
+        self.mask_id = tokens.token_id(tokenizer, tokens.MASK)
+        self.eos_id = tokens.token_id(tokenizer, tokens.EOS)
+        self._pools: dict[str, tuple[int, list[list[tuple[list[int], int]]]]] = {}
+
+    def batch(self, task: str, step: int) -> Batch:
+        recipe = stage_at(step).recipes[task]
+        rng = random.Random(f"{self.seed} {self.rank} {task} {step}")
+        generator = torch.Generator().manual_seed(rng.getrandbits(60))
+        examples = self._examples(task, step)
+        shape = random.Random(f"{self.seed} {task} {step} shape")
+        if full := shape.random() < recipe.full:
+            examples = examples[: max(1, round(recipe.full_batch * self.scale))]
+        prompts = torch.tensor([prompt for _, prompt in examples])
+        longest = max(len(ids) for ids, _ in examples)
+        width = int(prompts.max()) + REGION if full else longest + 1 + shape.randint(0, recipe.tail)
+        targets = torch.full((len(examples), width), self.eos_id)
+        for row, (ids, _) in zip(targets, examples, strict=True):
+            row[: len(ids)] = torch.tensor(ids)
+        masked, weights = self._mask(targets, prompts, task, recipe, generator)
+        draws = torch.rand(len(examples), generator=generator)
+        if recipe.results:
+            hidden = self._hide_results(targets, prompts, ANNOUNCES[task], generator)
+            self._replace(targets, prompts, masked, weights, draws < recipe.results, hidden)
+        if recipe.choices:
+            hidden = self._hide_choices(targets, prompts, generator)
+            self._replace(targets, prompts, masked, weights, draws > 1 - recipe.choices, hidden)
+        inputs = targets.masked_fill(masked, self.mask_id)
+        return Batch(inputs, targets, masked, weights, sum(len(i) + 1 - p for i, p in examples))
+
+    def drill(self, step: int) -> Batch:
+        """Rows of unrelated equations or statements, a part of each hidden."""
+        rng = random.Random(f"{self.seed} {self.rank} drill {step}")
+        rows: list[tuple[list[int], list[int]]] = []
+        for kind, count in stage_at(step).drills.items():
+            drill = DRILLS[kind]
+            sign = tokens.token_id(self.tokenizer, drill.sign)
+            for text in drill.texts(rng, count):
+                ids = self.tokenizer.encode(text).ids
+                rows.append((ids, drill.hidden(rng, [i for i, token in enumerate(ids) if token == sign])))
+        targets = torch.full((len(rows), max(len(ids) for ids, _ in rows)), self.eos_id)
+        masked = torch.zeros(targets.shape, dtype=torch.bool)
+        for i, (ids, hidden) in enumerate(rows):
+            targets[i, : len(ids)] = torch.tensor(ids)
+            masked[i, hidden] = True
+        inputs = targets.masked_fill(masked, self.mask_id)
+        return Batch(inputs, targets, masked, torch.ones(targets.shape), int(masked.sum()))
+
+    def _hide_results(self, targets: Tensor, prompts: Tensor, announces: str, generator: torch.Generator) -> Tensor:
+        """Some results and their mentions up to the next announcement, [B, T] bool."""
+        region = torch.arange(targets.shape[1]) >= prompts[:, None]
+        announced = (targets == tokens.token_id(self.tokenizer, announces)) & region
+        index = announced.cumsum(1) - announced.int()  # announcements before each position
+        width = int(index.max()) + 1
+        results = torch.full((len(targets), width), self.eos_id)
+        row, position = announced.nonzero(as_tuple=True)
+        results[row, index[row, position] + 1] = targets[row, position + 1]
+        hidden = torch.rand(len(targets), width, generator=generator) < 0.4
+        mentions = targets == results.gather(1, index)
+        return mentions & hidden.gather(1, index) & (index > 0)
+
+    def _hide_choices(self, targets: Tensor, prompts: Tensor, generator: torch.Generator) -> Tensor:
+        """Most or all of the numbers and operators, [B, T] bool."""
+        shown = torch.tensor([self.eos_id, *(tokens.token_id(self.tokenizer, word) for word in CHOICE_WORDS)])
+        choices = (torch.arange(targets.shape[1]) >= prompts[:, None]) & ~torch.isin(targets, shown)
+        ratio = 0.5 + 0.7 * torch.rand(len(targets), 1, generator=generator)
+        return choices & (torch.rand(targets.shape, generator=generator) < ratio)
+
+    def _replace(
+        self, targets: Tensor, prompts: Tensor, masked: Tensor, weights: Tensor, chosen: Tensor, hidden: Tensor
+    ) -> None:
+        """Give the chosen rows these masks instead, if they hide anything, at the weight of the whole answer."""
+        chosen = chosen & hidden.any(1)
+        lengths = (targets != self.eos_id).sum(1) - prompts + 1
+        masked[chosen] = hidden[chosen]
+        weights[chosen] = (lengths / hidden.sum(1)).clamp(max=WEIGHT_CAP)[chosen, None]
+
+    def _examples(self, task: str, step: int) -> list[tuple[list[int], int]]:
+        """(ids of prompt and answer, length of the prompt) for every row of this step's batch."""
+        recipe = stage_at(step).recipes[task]
+        pool, size = step // POOL, max(1, round(recipe.batch * self.scale))
+        if task not in self._pools or self._pools[task][0] != pool:
+            rng = random.Random(f"{self.seed} {self.rank} {task} pool {pool}")
+            examples = [self._encode(task, rng, recipe.levels) for _ in range(POOL * size)]
+            examples.sort(key=lambda example: len(example[0]))
+            batches = [examples[i * size : (i + 1) * size] for i in range(POOL)]
+            random.Random(f"{self.seed} {task} pool {pool}").shuffle(batches)
+            self._pools[task] = pool, batches
+        return self._pools[task][1][step % POOL]
+
+    def _encode(self, task: str, rng: random.Random, levels: tuple[int, ...]) -> tuple[list[int], int]:
+        problem = draw(task, rng, "train", rng.choice(levels) if levels else None)
+        prompt, answer = (self.tokenizer.encode(t).ids for t in (problem.prompt, problem.answer))
+        return prompt + answer, len(prompt)
+
+    def _mask(
+        self,
+        targets: Tensor,
+        prompts: Tensor,
+        task: str,
+        recipe: Recipe,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Masked positions and their weights: 1/t for random masks, the like for suffixes."""
+        rows, width = targets.shape
+        positions = torch.arange(width)
+        region = positions >= prompts[:, None]
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=generator)
+
+        # random masks, the ratio t spread evenly over the batch
+        ratio = (torch.randperm(rows, generator=generator) + uniform(1)) / rows
+        ratio = ratio.clamp(0.03, 1.0)[:, None]
+        masked = (uniform(rows, width) < ratio) & region
+        weights = (1 / ratio).clamp(max=WEIGHT_CAP).expand(rows, width).clone()
+
+        # suffix masks: everything from the cut on
+        lengths = ((targets != self.eos_id) & region).sum(1)
+        cut = prompts + (uniform(rows) * (lengths + 1)).long()
+        if task in ANNOUNCES:
+            announced = (targets == tokens.token_id(self.tokenizer, ANNOUNCES[task])) & region
+            picked = torch.multinomial(announced.float(), 1, generator=generator)[:, 0] + 1
+            cut = torch.where(uniform(rows) < recipe.result_cut, picked, cut)
+        if recipe.name_cut:
+            cut = torch.where(uniform(rows) < recipe.name_cut, prompts + 1, cut)
+        if recipe.step_cut:
+            ends = (targets == tokens.token_id(self.tokenizer, ".")) & region
+            ends[torch.arange(rows), prompts - 1] = True
+            picked = torch.multinomial(ends.float(), 1, generator=generator)[:, 0] + 1
+            cut = torch.where(uniform(rows) < recipe.step_cut, picked, cut)
+        suffix = uniform(rows) < recipe.suffix
+        masked = torch.where(suffix[:, None], (positions >= cut[:, None]) & region, masked)
+        share = (lengths + 1) / (prompts + lengths + 1 - cut)
+        weights[suffix] = share.clamp(max=WEIGHT_CAP)[suffix, None]
+        # the first masked token is what such a decoder commits next
+        weights[suffix, cut[suffix]] = WEIGHT_CAP
+
+        empty = ~masked.any(1)
+        masked[empty, prompts[empty]] = True
+        tail = (targets == self.eos_id) & region
+        weights = torch.where(tail, weights * (3 * rows / tail.sum().clamp(min=3 * rows)), weights)
+        return masked, weights

@@ -1,0 +1,78 @@
+// What every position of a trace is in every pass. Offsets count from the first token after the prompt.
+
+/** Adds to a trace: `passOf` and `tokenOf` of every offset, and `ends`, where the sequence ends before every pass. */
+function replay(trace) {
+  const { prompt, steps, max_new_tokens: size } = trace;
+  trace.passOf = new Array(size).fill(Infinity);
+  trace.tokenOf = new Array(size).fill(null);
+  trace.ends = [size];
+  steps.forEach((step, k) => {
+    let end = trace.ends[k];
+    step.chosen.forEach((position, i) => {
+      const at = position - prompt.length;
+      trace.passOf[at] = k;
+      trace.tokenOf[at] = step.written[i];
+      if (isStop(trace, step.written[i])) end = Math.min(end, at + 1);
+    });
+    trace.ends.push(k === steps.length - 1 ? Math.min(end, trace.tokens.length) : end);
+  });
+}
+
+function isStop(trace, token) {
+  return trace.options.stop_early !== false && trace.stops.includes(token);
+}
+
+/** Whether the first margin is under the floor, and something else than the first mask was committed. */
+function leftThePrefix(trace, step) {
+  const first = step.margins[0];
+  return trace.level !== null && first !== null && first < trace.level && !step.chosen.includes(step.masks[0]);
+}
+
+/** All offsets in pass k: state, token, and for the masks of the pass margin, confidence and rank among them. */
+function cells(trace, k) {
+  const step = trace.steps[k];
+  const first = trace.prompt.length;
+  const rank = new Map(step.masks_in_pass.map((position, j) => [position - first, j]));
+  const candidate = step.rule && !leftThePrefix(trace, step) ? step.rule.candidate : 0;
+  return trace.passOf.map((pass, at) => {
+    const j = rank.get(at);
+    const cell = { at, rank: j, token: pass <= k ? trace.tokenOf[at] : j === undefined ? null : step.tokens[j] };
+    if (j !== undefined) {
+      cell.margin = step.margins[j] === null ? Infinity : step.margins[j];
+      cell.confidence = step.confidence[j];
+      cell.allowed = j < step.masks.length;
+    }
+    if (at >= trace.ends[k + 1]) cell.state = "dropped";
+    else if (pass < k) cell.state = first + at < step.frozen ? "frozen" : "front";
+    else if (pass === k) cell.state = "now";
+    else if (j < candidate) cell.state = "cut";
+    else cell.state = "masked";
+    return cell;
+  });
+}
+
+/** The ends of lengths that are worth a mark, by the offset of the last position that they hold. */
+function marks(trace, step) {
+  const out = new Map();
+  const { rule } = step;
+  if (!rule || leftThePrefix(trace, step)) return out;
+  const add = (label, length) => {
+    const at = step.masks[length - 1] - trace.prompt.length;
+    out.set(at, [...(out.get(at) || []), label]);
+  };
+  if (trace.level === null) add("lo", rule.lo);
+  if (trace.level === null || rule.hi < rule.n) add("hi", rule.hi);
+  add("L′", rule.candidate);
+  if (rule.snap !== null) add("snap", rule.snap);
+  return out;
+}
+
+/** Offsets in runs without a gap. */
+function runs(offsets) {
+  const out = [];
+  for (const at of offsets) {
+    if (out.length && out[out.length - 1][1] === at) out[out.length - 1][1] = at + 1;
+    else out.push([at, at + 1]);
+  }
+  return out;
+}

@@ -1,0 +1,84 @@
+// What happened in a pass, in words. Why, says the scheduler: it wrote the reason into the trace.
+
+const STATES = {
+  frozen: "in the cache",
+  front: "committed, not in the cache yet",
+  now: "committed in this pass",
+  cut: "candidate, cut off",
+  masked: "mask",
+  dropped: "dropped after a stop",
+};
+
+function number(value) {
+  if (value === null || value > 1e300) return "∞";
+  if (Number.isInteger(value)) return String(value);
+  return value >= 100 ? value.toFixed(0) : value >= 1 ? value.toFixed(1) : String(Number(value.toPrecision(2)));
+}
+
+function probability(value) {
+  return value > 0.999 && value < 1 ? "> 0.999" : value.toFixed(3);
+}
+
+function count(n, one) {
+  return `${n} ${one}${n === 1 ? "" : "s"}`;
+}
+
+function pieceOf(trace, token) {
+  if (token === null || token === undefined) return "□";
+  if (isStop(trace, token)) return "∎";
+  const piece = trace.pieces[token];
+  return piece === undefined || piece === "" ? `⟨${token}⟩` : piece;
+}
+
+function textOf(trace, tokens, longest = 70) {
+  const text = tokens.map((token) => pieceOf(trace, token)).join("").replaceAll("\n", "↵");
+  const letters = [...text];
+  return letters.length > longest ? letters.slice(0, longest - 1).join("") + "…" : text;
+}
+
+/** What was committed and not dropped at once by a stop. */
+function committed(trace, k) {
+  const { chosen, written } = trace.steps[k];
+  const pairs = chosen.map((position, i) => [position - trace.prompt.length, written[i]]);
+  const tokens = new Map(pairs.filter(([at]) => at < trace.ends[k + 1]));
+  const groups = runs(tokens.keys());
+  const parts = groups.slice(0, 6).map(([begin, end]) => {
+    const inside = Array.from({ length: end - begin }, (_, i) => tokens.get(begin + i));
+    return `“${textOf(trace, inside)}”`;
+  });
+  const where = groups.length > 1 ? ` in ${groups.length} places` : "";
+  const more = groups.length > parts.length ? " and so on." : ".";
+  return `${count(tokens.size, "token")} committed${where}: ${parts.join(" ")}${more}`;
+}
+
+function sentence(trace, k) {
+  const step = trace.steps[k];
+  const waiting = step.masks_in_pass.length - step.masks.length;
+  const later = waiting ? ` in the block, ${waiting} after it` : "";
+  const out = [`Pass ${k + 1}: ${count(step.masks.length, "mask")}${later}.`];
+  out.push(step.reason);
+  out.push(committed(trace, k));
+  const dropped = trace.ends[k] - trace.ends[k + 1];
+  if (dropped) out.push(`${count(dropped, "position")} after the stop ${dropped === 1 ? "is" : "are"} dropped.`);
+  return out.filter(Boolean).join(" ");
+}
+
+function finished(trace) {
+  const { passes, tokens } = trace;
+  const end = textOf(trace, tokens.slice(-12));
+  return `Finished in pass ${passes}: ${count(tokens.length, "token")}, “${end}” at the end.`;
+}
+
+function captionOf(trace) {
+  const line = trace.steps.some((step) => step.rule) ? "Solid line: the prefix minimum. " : "";
+  const block = trace.options.block_length ? "Pale: after the block. " : "";
+  return `${line}${block}${trace.measure === "confidence" ? "" : "Bars with a point go on beyond the axis."}`;
+}
+
+function describe(trace, cell) {
+  const out = [`position ${cell.at + 1}: “${textOf(trace, [cell.token])}”`, STATES[cell.state]];
+  if (cell.rank === undefined) return out.join(", ");
+  out.push(`margin ${number(cell.margin)}`, `probability ${probability(cell.confidence)}`);
+  if (!cell.allowed) out.push("after the block");
+  return out.join(", ");
+}

@@ -1,0 +1,75 @@
+"""Traces as one HTML page to step through. The page fetches nothing: it opens from a file, a mail or a web server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lsp.tracing.records import Trace
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = ("state.js", "words.js", "chart.js", "trace.js")
+TITLE = "Decoding, pass by pass"
+
+
+def page(traces: Sequence[Trace], *, title: str = TITLE) -> str:
+    """A page that shows traces side by side, usually schedulers on the same prompt.
+
+    Everything is inside: style, script, and the traces as JSON. The page's policy lets it run its own script and fetch
+    nothing, so a prompt cannot add markup to it.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+        At least one.
+    title : str
+        The heading.
+    """
+    if not traces:
+        raise ValueError("Invalid traces: expected at least one, got none")
+    style = _read("trace.css")
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_read, SCRIPTS)) + "})();\n"
+    parts = {
+        "title": html.escape(title),
+        "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'",
+        "style": style,
+        "script": script,
+        "data": _json([asdict(trace) for trace in traces]),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("trace.html"))
+
+
+def write(path: str | Path, traces: Sequence[Trace], *, title: str = TITLE) -> None:
+    """Writes the `page` to a file."""
+    Path(path).write_text(page(traces, title=title), "utf-8")
+
+
+def _json(value: Any) -> str:
+    """JSON that is inert inside of a script element: ASCII, without the characters that markup is made of."""
+    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: the largest float stands for it."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return 1.7e308 if value == math.inf else value
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _read(name: str) -> str:
+    return (ASSETS / name).read_text("utf-8")

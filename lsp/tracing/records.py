@@ -1,0 +1,167 @@
+"""The contents of a trace and its file: JSON lines, first what concerns the whole, then one line a step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+FORMAT, FORMAT_1 = "lsp trace 2", "lsp trace 1"
+
+
+@dataclass(frozen=True)
+class RuleRecord:
+    """The selection rule on one step, by the names of the paper. Lengths count masks from the first one.
+
+    Attributes
+    ----------
+    n : int
+        N, the masks that may be committed now; `margins` and `tokens` of the step begin with theirs.
+    lo, hi : int
+        The target range of the candidate.
+    prefix_min : list of float
+        The prefix minimum of the margins of the scored rows.
+    tau : float or None
+        The threshold whose run the candidate is: the floor, or the minimum that follows; without a floor None where the
+        run is cut at `hi`.
+    candidate : int
+        L', before snapping.
+    window : int or None
+        W, how far back from the candidate's end a delimiter may lie; None if the rule does not snap.
+    snap : int or None
+        Where the last delimiter in the window ends; None without one.
+    length : int
+        L.
+    stopped : bool
+        Whether the committed tokens end with a stop.
+    """
+
+    n: int
+    lo: int
+    hi: int
+    prefix_min: list[float | None]
+    tau: float | None
+    candidate: int
+    window: int | None
+    snap: int | None
+    length: int
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One pass over one sequence. Positions count from the first token of the prompt.
+
+    Attributes
+    ----------
+    index : int
+        The number of passes before.
+    frozen, begin, end : int
+        Tokens that the cache held, and the positions that the pass covered.
+    masks : list of int
+        The positions that might be committed: those of the current block.
+    masks_in_pass : list of int
+        The positions of all masks of the pass; `masks` come first.
+    tokens, margins, confidence : lists
+        For each of `masks_in_pass`: its best token, the margin to the next one (None if infinite), its probability.
+    chosen, written : lists of int
+        The positions that were committed, and the tokens written there.
+    reason : str
+        Why, in the words of the scheduler; may be empty.
+    rule : RuleRecord or None
+        For schedulers that commit by the rule.
+    """
+
+    index: int
+    frozen: int
+    begin: int
+    end: int
+    masks: list[int]
+    masks_in_pass: list[int]
+    tokens: list[int]
+    margins: list[float | None]
+    confidence: list[float]
+    chosen: list[int]
+    written: list[int]
+    reason: str
+    rule: RuleRecord | None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All steps of one sequence, and what is needed to show them.
+
+    Attributes
+    ----------
+    scheduler, options
+        What decoded it: the scheduler as Python writes it, the options of the loop by name.
+    name, notes : str, list of str
+        The same in words, for a heading.
+    measure, level : str, float or None
+        What the scheduler goes by, ``"margin"`` or ``"confidence"``, and the value that it asks for, if it is constant.
+    islands : float or None
+        The margin of stable islands.
+    prompt, tokens : lists of int
+        The ids before and after; `tokens` ends with a stop or where the masks ended.
+    text, finished, passes, positions, committed_in
+        As in `lsp.Generation`.
+    max_new_tokens : int
+        How many masks there were.
+    pieces : dict
+        The text of every id that appears; empty without a tokenizer.
+    delimiters, stops : lists of int
+        Those of the ids that appear.
+    steps : list of PassRecord
+    """
+
+    scheduler: str
+    options: dict[str, Any]
+    name: str
+    notes: list[str]
+    measure: str
+    level: float | None
+    islands: float | None
+    prompt: list[int]
+    tokens: list[int]
+    text: str | None
+    finished: bool
+    passes: int
+    positions: int
+    committed_in: list[int]
+    max_new_tokens: int
+    pieces: dict[int, str]
+    delimiters: list[int]
+    stops: list[int]
+    steps: list[PassRecord]
+
+    def save(self, path: str | Path) -> None:
+        """Writes JSON lines: what concerns the whole first, then one line a step."""
+        head = {"format": FORMAT} | {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
+        lines = [head, *(asdict(step) for step in self.steps)]
+        Path(path).write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Reads what `save` wrote, also in the format of version 0.1, which had no words of the scheduler."""
+        try:
+            head, *steps = map(json.loads, Path(path).read_text("utf-8").strip("\n").split("\n"))
+            if (written_as := head.pop("format")) == FORMAT_1:
+                _upgrade(head, steps)
+            elif written_as != FORMAT:
+                raise ValueError("another format")
+            head["pieces"] = {int(token): text for token, text in head["pieces"].items()}
+            for step in steps:
+                step["rule"] = step["rule"] and RuleRecord(**step["rule"])
+            return cls(**head, steps=[PassRecord(**step) for step in steps])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"Invalid {path}: expected JSON lines of {FORMAT!r}, got {error}") from error
+
+
+def _upgrade(head: dict[str, Any], steps: list[dict[str, Any]]) -> None:
+    """Turns the first format into this one, in place."""
+    head.update(name=head["scheduler"].partition("(")[0], notes=[])
+    for step in steps:
+        step.update(masks_in_pass=step.pop("positions"), reason="")
+        if step["rule"]:
+            step["rule"]["stopped"] = False

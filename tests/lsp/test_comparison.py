@@ -1,0 +1,149 @@
+"""A comparison counts what `lsp.generate` counts, times settings alike, and its tables and plots say the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lsp
+from lsp.evaluation import comparison, tables
+from lsp.evaluation.comparison import Result, Setting, compare, paper_settings, steps_of, with_tail
+from lsp.evaluation.plot import frontier, plot
+from lsp.evaluation.problems import Problems, load_problems
+from lsp.models import Transformer
+from lsp.tracing import flip_rate
+
+SETTINGS = [
+    Setting.of("Full", lsp.Full()),
+    Setting.of("LSP", lsp.LongestStablePrefix()),
+    with_tail(Setting.of("Full", lsp.Full())),
+    with_tail(Setting.of("Threshold", lsp.Threshold(0.9), block_length=8, cache="block")),
+]
+LENGTH = {"max_new_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return lsp.load("tiny")
+
+
+@pytest.fixture(scope="module")
+def problems() -> Problems:
+    return load_problems("countdown", 5, split="dev", seed=9)
+
+
+@pytest.fixture(scope="module")
+def results(model: Transformer, problems: Problems) -> list[Result]:
+    return compare(model, problems, SETTINGS, batch=2, flips=3, **LENGTH)
+
+
+def test_counts_and_verdicts_are_those_of_generate(
+    model: Transformer, problems: Problems, results: list[Result]
+) -> None:
+    for setting, result in zip(SETTINGS, results, strict=True):
+        out = lsp.generate(model, problems.prompts, **LENGTH, **setting.arguments)
+        assert result.right == problems.judge([answer.text for answer in out])
+        assert result.passes == [answer.passes for answer in out]
+        assert result.positions == [answer.positions for answer in out]
+        assert result.tokens == [len(answer.tokens) for answer in out]
+
+
+def test_the_flip_rate_is_of_the_first_problems_and_of_the_tail_only_if_it_is_decoded(
+    model: Transformer, problems: Problems, results: list[Result]
+) -> None:
+    for setting, result in zip(SETTINGS, results, strict=True):
+        traces = lsp.trace(model, problems.prompts[:3], **LENGTH, **setting.arguments)
+        assert result.flips == pytest.approx(flip_rate(traces, tail=not setting.options.stop_early), nan_ok=True)
+
+
+def test_settings_take_turns_so_that_none_is_always_first(monkeypatch: pytest.MonkeyPatch, problems: Problems) -> None:
+    order: list[str] = []
+
+    def generate(model: object, prompts: list[str], *, scheduler: object, **_: object) -> list[Any]:
+        order.append(scheduler)
+        return lsp.generate(lsp.load("tiny"), prompts, scheduler="full", max_new_tokens=1)
+
+    monkeypatch.setattr(comparison, "generate", generate)
+    calls: list[None] = []
+    settings = [Setting(name, name, lsp.Options()) for name in "abc"]
+    compare(lsp.load("tiny"), problems, settings, batch=2, advance=lambda: calls.append(None), **LENGTH)
+    assert "".join(order) == "a" + "abc" + "bca" + "cab"  # once to warm up
+    assert len(calls) == steps_of(problems, settings, 2, 0) == 9
+
+
+def test_speed_is_the_median_ratio_over_chunks() -> None:
+    ours, theirs = (Result(SETTINGS[0], seconds=seconds) for seconds in ([1.0, 1.0, 9.0], [4.0, 5.0, 6.0]))
+    assert ours.speed_up(theirs) == 4.0
+
+
+def test_the_rows_of_the_paper_are_there_and_full_comes_first() -> None:
+    names = [setting.name for setting in paper_settings(32)]
+    assert names[0] == "Full"
+    assert len(set(names)) == len(names)
+    for wanted in ("Full, blocks of 32", "Fixed prefix 1", "Fixed prefix 8", "Scattered-Margin", "Prophet"):
+        assert wanted in names
+    settings = [(repr(setting.scheduler), setting.options) for setting in paper_settings()]
+    assert len(set(settings)) == len(settings)
+
+
+def test_every_format_says_the_same(results: list[Result]) -> None:
+    rows, about = tables.rows("countdown", results), {"model": "tiny"}
+    read = json.loads(tables.as_json(rows, about))
+    assert (read["model"], read["rows"]) == ("tiny", rows)
+    for row, line in zip(rows, csv.DictReader(io.StringIO(tables.as_csv(rows, about))), strict=True):
+        assert float(line["accuracy"]) == row["accuracy"] == row["solved"] / 5
+        assert float(line["positions"]) == row["positions"]
+        assert json.loads(line["options"]) == row["options"]
+    lines = tables.markdown(rows, about).splitlines()
+    assert lines[:3] == ["model tiny", "", "## countdown"]
+    assert [line.strip("| ").split(" | ") for line in lines[-4:]] == [tables.cells(row) for row in rows]
+
+
+def test_times_are_compared_with_the_full_that_treats_the_tail_alike(results: list[Result]) -> None:
+    speeds = [row["speed_up"] for row in tables.rows("countdown", results)]
+    assert speeds[0] == speeds[2] == 1.0
+    assert speeds[3] == results[3].speed_up(results[2])
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_a_plot_is_a_picture_of_both_costs(results: list[Result], tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"plot{ending}"
+    plot(tables.rows("a", results) + tables.rows("b", results), path)
+    assert path.read_bytes().startswith(b"\x89PNG" if ending == ".png" else b"<?xml")
+    if ending == ".svg":
+        assert path.read_text().count("token positions per problem") >= 2
+
+
+def test_a_plot_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"Invalid plot: expected a file name with .png, .svg, .pdf, got"):
+        plot([], tmp_path / "plot.gif")
+
+
+numbers = st.integers(0, 4)
+
+
+@given(st.lists(st.fixed_dictionaries({"accuracy": numbers, "passes": numbers, "positions": numbers}), max_size=12))
+def test_the_frontier_is_what_nothing_beats(rows: list[dict[str, int]]) -> None:
+    best = frontier(rows, "passes", "positions")
+
+    def beats(a: dict[str, int], b: dict[str, int]) -> bool:
+        return a != b and a["accuracy"] >= b["accuracy"] and all(a[c] <= b[c] for c in ("passes", "positions"))
+
+    for row in rows:
+        assert (row in best) != any(beats(other, row) for other in rows)
+
+
+def test_nothing_of_a_failed_judge_is_hidden(model: Transformer, problems: Problems) -> None:
+    def judge(texts: object) -> Callable[..., Any]:
+        raise RuntimeError("the judge is ill")
+
+    with pytest.raises(RuntimeError, match="the judge is ill"):
+        compare(model, Problems("x", problems.prompts[:1], judge), SETTINGS[:1], **LENGTH)
