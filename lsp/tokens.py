@@ -73,9 +73,9 @@ def vocabulary(
     Parameters
     ----------
     tokenizer
-        Of transformers or of `tokenizers`, or any object with ``get_vocab()``.
+        A tokenizer of transformers or of `tokenizers`, or any object with ``get_vocab()``.
     config : optional
-        The model's, for its size, mask and stops.
+        The model's config, for its size, mask and stops.
     size : int, optional
         V of the logits; by default the config's, else just enough for the tokenizer.
     delimiters
@@ -197,7 +197,7 @@ def _matcher(delimiters: str | Iterable[str]) -> Callable[[str], bool]:
 
 
 def _decoder(tokenizer: Any, vocab: Mapping[str, int]) -> Callable[[str], str]:
-    """How the tokens of this vocabulary are turned into text, by its own components or else by its looks."""
+    """How tokens of this vocabulary are turned into text: by its components or, without any, by the tokens it has."""
     spec = _components(tokenizer)
     if "ByteLevel" in spec or (not spec and ("Ġ" in vocab or any(t.startswith("Ġ") for t in vocab))):
         return _from_bytes

@@ -1,6 +1,7 @@
 """The commit kernel in a decoding loop that is not ours: LLaDA's, with one call in the place of its softmax."""
 
 import torch
+
 from lsp_kernels import PrefixRule, Vocabulary, commit_prefix
 
 SIZE, MASK, STOP, DELIMITERS = 500, 499, 0, range(0, 500, 7)

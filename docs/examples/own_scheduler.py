@@ -46,4 +46,6 @@ class LeftmostSure(lsp.Scheduler):
 model, prompt = lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n"
 for scheduler in (outside_in, LeftmostSure(), "leftmost", lsp.LongestStablePrefix()):
     (trace,) = lsp.trace(model, prompt, max_new_tokens=32, scheduler=scheduler)
-    print(f"{trace.name}: {trace.text!r} in {trace.passes} passes, {trace.positions} positions. {trace.steps[0].reason}")
+    print(
+        f"{trace.name}: {trace.text!r} in {trace.passes} passes, {trace.positions} positions. {trace.steps[0].reason}"
+    )

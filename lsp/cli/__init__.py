@@ -60,7 +60,7 @@ def in_words(error: Exception) -> object:
 
 
 def leave_quietly() -> int:
-    """Nobody reads the output any more: what is left of it must not fail once more at the exit."""
+    """The reader of the output is gone: redirect what is left, so that it does not raise again at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILURE
 

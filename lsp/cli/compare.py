@@ -67,7 +67,7 @@ def compare(
         str, typer.Option(metavar="KIND", help="The tail after a stop: dropped, decoded (as published), or both.")
     ] = "both",
     flips: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Measure the flip rate on so many problems; 0 leaves it out.")
+        int, typer.Option(metavar="N", min=0, help="Measure the flip rate on N problems; 0 leaves it out.")
     ] = 25,
     batch: Batch = 25,
     chat: o.Chat = False,
@@ -107,7 +107,7 @@ def compare(
     rows: list[dict[str, Any]] = []
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:
-        total = comparison.steps_of(each, settings, batch, flips)
+        total = comparison.total_of(each, settings, batch, flips)
         with bar(each.name, total) as advance:
             results = comparison.compare(network, each, settings, advance=advance, **arguments)
         rows += tables.rows(each.name, results)
@@ -123,7 +123,7 @@ def compare(
 
 
 def check_output(path: Path, endings: Any) -> None:
-    """Refuses a name that cannot be written before hours of work."""
+    """Refuses an output that cannot be written, before hours of work are spent on it."""
     if path.suffix not in endings:
         raise ValueError(f"Invalid {path}: expected a name that ends in {', '.join(endings)}")
     if not path.absolute().parent.is_dir():
@@ -153,7 +153,7 @@ def show(task: str, rows: list[dict[str, Any]]) -> Table:
 
 @contextmanager
 def bar(what: str, total: int) -> Iterator[Any]:
-    """A progress bar on stderr, as the function that moves it on by one."""
+    """A progress bar on stderr; gives the function that moves it on by one."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)

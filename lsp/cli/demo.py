@@ -63,24 +63,24 @@ class Solver:
         self.tokenizer = lsp.load_tokenizer(self.model)
         vocabulary = lsp.tokens.vocabulary(self.tokenizer, self.model.config)
         self.given = {"tokenizer": self.tokenizer, "vocabulary": vocabulary, "max_new_tokens": REGION}
-        for arguments in SCHEDULERS.values():  # so that nobody pays for the first call
+        for arguments in SCHEDULERS.values():  # so that the first call of each is not timed
             lsp.generate(self.model, "Use 3, 5 and 7 to make 15.\n", **self.given, **arguments)
 
     def solve(self, problem: Problem) -> list[Solved]:
-        """By every scheduler, one after the other."""
+        """The problem decoded by every scheduler, one after the other."""
         answers = [lsp.generate(self.model, problem.prompt, **self.given, **how)[0] for how in SCHEDULERS.values()]
         verdicts = verify([problem] * len(answers), [answer.text or "" for answer in answers])
         each = zip(SCHEDULERS, answers, verdicts, strict=True)
         return [Solved(problem, name, answer, right) for name, answer, right in each]
 
     def traces(self, problem: Problem) -> list[lsp.Trace]:
-        """Of LSP and of the rival that commits scattered tokens."""
+        """The traces of LSP and of the rival that commits scattered tokens."""
         each = [SCHEDULERS[LSP], SCHEDULERS[THRESHOLD]]
         return [lsp.trace(self.model, problem.prompt, **self.given, **how)[0] for how in each]
 
 
 def run(console: Console, problems: int, page: Path) -> None:
-    """Solves so many problems of each task, shows the first of each in detail, and writes the trace of one."""
+    """Solves this many problems of each task, shows the first of each in detail, and writes the trace of one."""
     solver = Solver()
     all_solved: list[Solved] = []
     for task in TASKS:

@@ -70,7 +70,7 @@ Lookahead = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="End a pass so many positions after its block or first mask, e.g. --lookahead 64; none: at the end.",
+        help="End a pass N positions after its block or first mask, e.g. --lookahead 64; with none it ends with the answer.",
         show_default="what the scheduler brings along: 64 for lsp, else none",
     ),
 ]
@@ -185,7 +185,7 @@ def decoding(
     delimiters: Delimiters = None,
     chat: Chat = False,
 ) -> Decoding:
-    """What the commands that decode have in common. What is wrong is said before a model is loaded."""
+    """The options that all commands which decode share. They are checked before a model is loaded."""
     loop: dict[str, Any] = {
         "block_length": block_length,
         "lookahead": lookahead,
@@ -244,7 +244,7 @@ def decodes(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def saying_what_was_committed(tokenizer: Any) -> Iterator[None]:
-    """A failure in the middle says how far it came."""
+    """Adds to an error in the middle of decoding what was committed before it."""
     try:
         yield
     except lsp.DecodingError as error:

@@ -23,7 +23,7 @@ class Options:
         everything is computed anew in the first pass of each block, and nothing is frozen past the block's start.
         ``"none"`` computes everything in every pass, which is exact.
     refresh_every : int, optional
-        Everything is computed anew every so many passes. 1 is the same as ``cache="none"``.
+        After this many passes everything is computed anew. 1 is the same as ``cache="none"``.
     refresh_scattered : bool
         Everything is computed anew after a pass that committed tokens to the right of a mask that stayed open, because
         the frozen tokens have not seen them. (Tokens to the right of a committed stop do not count.) Meant for

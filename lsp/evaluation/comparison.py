@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """For `lsp.generate`."""
+        """The keywords of `lsp.generate` for it."""
         return {"scheduler": self.scheduler, **vars(self.options)}
 
 
@@ -128,7 +128,7 @@ def compare(
     flips : int
         On how many problems the flip rate is measured, in runs of their own that are not timed.
     advance : callable
-        Called `steps_of(problems, settings, batch, flips)` times.
+        Called `total_of(problems, settings, batch, flips)` times.
     """
     run = Run(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **arguments)
     arguments = {"vocabulary": run.vocabulary, "tokenizer": run.tokenizer} | arguments  # made once, and not timed
@@ -151,15 +151,15 @@ def compare(
     return results
 
 
-def steps_of(problems: Problems, settings: Sequence[Setting], batch: int, flips: int) -> int:
-    """How often `compare` calls `advance`."""
+def total_of(problems: Problems, settings: Sequence[Setting], batch: int, flips: int) -> int:
+    """How many times `compare` calls `advance`."""
     return len(settings) * (len(list(chunks(problems.prompts, batch))) + (flips > 0))
 
 
 def measure_flips(
     model: Any, problems: Problems, setting: Setting, n: int, batch: int, max_new_tokens: int, arguments: dict[str, Any]
 ) -> float:
-    """The flip rate of the first problems: of the answers where stops end them, else of the tail too."""
+    """The flip rate on the first problems. The tail after a stop counts only where it is decoded."""
     traces: list[Trace] = []
     for chunk in chunks(problems.prompts[:n], batch):
         traces += trace(model, chunk, max_new_tokens=max_new_tokens, **setting.arguments, **arguments)

@@ -45,7 +45,7 @@ def load_problems(
     task : str or path
         One of `lsp.tiny.tasks.TASKS`, or JSON lines with ``prompt`` (or ``question``) and ``answer``.
     n : int
-        At most so many.
+        The largest number of problems.
     split, seed
         For the embedded tasks: which of their disjoint splits, and which problems of it.
     chat : bool

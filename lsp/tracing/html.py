@@ -53,7 +53,7 @@ def write(path: str | Path, traces: Sequence[Trace], *, title: str = TITLE) -> N
 
 
 def _json(value: Any) -> str:
-    """JSON that is inert inside of a script element: ASCII, without the characters that markup is made of."""
+    """JSON that cannot end a script element: ASCII, without the characters that markup is made of."""
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

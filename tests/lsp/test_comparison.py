@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import lsp
 from lsp.evaluation import comparison, tables
-from lsp.evaluation.comparison import Result, Setting, compare, paper_settings, steps_of, with_tail
+from lsp.evaluation.comparison import Result, Setting, compare, paper_settings, total_of, with_tail
 from lsp.evaluation.plot import frontier, plot
 from lsp.evaluation.problems import Problems, load_problems
 from lsp.models import Transformer
@@ -76,7 +76,7 @@ def test_settings_take_turns_so_that_none_is_always_first(monkeypatch: pytest.Mo
     settings = [Setting(name, name, lsp.Options()) for name in "abc"]
     compare(lsp.load("tiny"), problems, settings, batch=2, advance=lambda: calls.append(None), **LENGTH)
     assert "".join(order) == "a" + "abc" + "bca" + "cab"  # once to warm up
-    assert len(calls) == steps_of(problems, settings, 2, 0) == 9
+    assert len(calls) == total_of(problems, settings, 2, 0) == 9
 
 
 def test_speed_is_the_median_ratio_over_chunks() -> None:
