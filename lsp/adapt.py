@@ -18,7 +18,7 @@ from lsp.models.head import Head
 from lsp.models.protocol import Model
 from lsp.models.transformer import check_pass
 from lsp_kernels import PrefixCache, Workspace
-from lsp_kernels._checks import check_attention_values, check_index
+from lsp_kernels.errors import check_attention_lengths, check_index
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Adapted:
             raise TypeError(f"Invalid cache: expected one from new_cache, got a {type(cache).__name__}")
         append = [0] * batch if append is None else list(append)
         cache.begin(cu_seqlens, append)
-        check_attention_values(len(tokens), cache.capacity, cu_seqlens, cache.lengths, torch.tensor(append))
+        check_attention_lengths(len(tokens), cache.capacity, cu_seqlens, cache.lengths, torch.tensor(append))
         parts = [
             self._logits(sequence)[len(sequence) - (end - begin) :]
             for sequence, (begin, end) in zip(cache.whole(tokens, borders, append), pairwise(borders), strict=True)

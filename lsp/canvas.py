@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer
 
 if TYPE_CHECKING:
     from lsp.decode import Options

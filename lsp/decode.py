@@ -25,7 +25,7 @@ from lsp.clock import Clock
 from lsp.models.protocol import Model
 from lsp.scoring import Scores
 from lsp_kernels import Vocabulary, Workspace
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer
 
 Chosen = tuple[np.ndarray, np.ndarray]  # positions, and the tokens to write there
 

@@ -19,7 +19,7 @@ from lsp.models import Transformer, load_tokenizer
 from lsp.schedulers import LongestStablePrefix, scheduler_of
 from lsp.text import Writer
 from lsp_kernels import Vocabulary
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 OPTIONS = tuple(f.name for f in fields(Options))

@@ -17,7 +17,7 @@ from lsp.canvas import Canvas
 from lsp.decode import Chosen, Scheduler
 from lsp.scoring import Prefix, Scores, Stats
 from lsp_kernels import PrefixRule, select_prefix
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Confident:
         masks = [canvas.masks for canvas in scores.canvases]
         out = []
         for where, stats in zip(masks, scores.stats(masks), strict=True):
-            ranked = np.argsort(stats.rest, kind="stable")  # the most confident first, ties to the left
+            ranked = np.argsort(-stats.log_odds, kind="stable")  # the most confident first, ties to the left
             taken = np.sort(ranked[: self.count(stats.confidence[ranked])])
             out.append((where[taken], stats.tokens[taken]))
         return out
@@ -213,7 +213,7 @@ class Prophet:
         if looked_at.size and looked_at.mean() >= self.thresholds[min(2, int(3 * done))]:
             return where, stats.tokens
         here = np.isin(where, canvas.masks)
-        best = int(np.argmin(np.where(here, stats.rest, np.inf)))
+        best = int(np.argmax(np.where(here, stats.log_odds, -np.inf)))
         return where[best : best + 1], stats.tokens[best : best + 1]
 
 

@@ -23,12 +23,12 @@ class Stats(NamedTuple):
 
     tokens: np.ndarray
     margins: np.ndarray
-    rest: np.ndarray
+    log_odds: np.ndarray
 
     @property
     def confidence(self) -> np.ndarray:
         """The probability of the best token, in float64."""
-        return 1 / (1 + np.exp(self.rest.astype(np.float64)))
+        return 1 / (1 + np.exp(-self.log_odds.astype(np.float64)))
 
 
 class Prefix(NamedTuple):
@@ -81,9 +81,9 @@ class Scores:
                 found = self.head.stats(rows, vocabulary=self.vocabulary)
             else:
                 found = token_stats(noisy, vocabulary=self.vocabulary)
-            tokens, margins, rest = to_host(found.tokens, found.margins, found.rest)
-        out = [Stats(tokens[a:b], margins[a:b], rest[a:b]) for a, b in pairwise(borders)]
-        self._note([np.isnan(stats.rest).any() for stats in out])
+            tokens, margins, log_odds = to_host(found.tokens, found.margins, found.log_odds)
+        out = [Stats(tokens[a:b], margins[a:b], log_odds[a:b]) for a, b in pairwise(borders)]
+        self._note([np.isnan(stats.log_odds).any() for stats in out])
         return out
 
     def commit(self, rule: PrefixRule) -> list[Prefix]:

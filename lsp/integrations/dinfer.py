@@ -9,8 +9,7 @@ from torch import Tensor
 
 from lsp.integrations._common import MaskedPrefix, check_block, refuse_noise
 from lsp_kernels import PrefixRule, Vocabulary, token_stats
-from lsp_kernels._checks import fail_shape
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer, fail_shape
 
 __all__ = ["PrefixParallelDecoder", "ThresholdParallelDecoder"]
 
@@ -82,9 +81,9 @@ class ThresholdParallelDecoder(ParallelDecoder):
         ids = self.block(logits, block_start, block_end, x)
         stats = token_stats(logits)
         masked = (ids == self.mask_id) & (stats.tokens != self.mask_id)
-        if bool((stats.rest.isnan() & masked).any()):
+        if bool((stats.log_odds.isnan() & masked).any()):
             raise ValueError("Invalid logits: expected numbers, got NaN at a masked position")
-        confidence = torch.where(masked, torch.sigmoid(-stats.rest.double()), -torch.inf)
+        confidence = torch.where(masked, torch.sigmoid(stats.log_odds.double()), -torch.inf)
         best = confidence.amax(1, keepdim=True)
         enough = (best - 1e-5).clamp(max=self.threshold if iter_threshold is None else iter_threshold)
         x[:, block_start:block_end] = torch.where(masked & (confidence >= enough), stats.tokens, ids)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lsp.integrations._common import MaskedPrefix
 from lsp_kernels import PrefixRule, Vocabulary
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer
 
 __all__ = ["Finished", "generation_hooks"]
 

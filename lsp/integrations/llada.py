@@ -14,8 +14,7 @@ from lsp.integrations._common import refuse_remasking, rule_for, vocabulary_for
 from lsp.models.protocol import Model
 from lsp.schedulers import LongestStablePrefix, scheduler_of
 from lsp_kernels import Vocabulary
-from lsp_kernels._checks import check_tensor, fail_dtype, fail_shape
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer, check_tensor, fail_dtype, fail_shape
 
 __all__ = ["generate"]
 

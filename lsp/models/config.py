@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from lsp_kernels.rule import as_integer
+from lsp_kernels.errors import as_integer
 
 SIZES = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "mlp_size", "max_length")
 # Keys of any public config that change the mathematics, and the values that leave it as it is.

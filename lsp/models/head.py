@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary, Workspace, commit_prefix, token_stats
-from lsp_kernels._checks import values_are_free
+from lsp_kernels.errors import values_are_free
 
 Rows = Tensor | slice
 
@@ -50,7 +50,7 @@ class Head:
         return self.project(self._select(rows))
 
     def stats(self, rows: Rows, *, vocabulary: Vocabulary | None = None) -> TokenStats:
-        """Best token, two largest logits and the weight of the rest, for each of these tokens."""
+        """Best token, two largest logits and the log-odds of the best token, for each of these tokens."""
         return token_stats(self._scored(rows), vocabulary=vocabulary, workspace=self.workspace)
 
     def commit(

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from lsp.models.config import ModelConfig
 from lsp.models.head import Head
 from lsp_kernels import PrefixCache, Workspace
-from lsp_kernels._checks import check_tensor, fail_dtype, fail_shape, values_are_free
+from lsp_kernels.errors import check_tensor, fail_dtype, fail_shape, values_are_free
 
 
 class RMSNorm(nn.Module):
