@@ -1,12 +1,20 @@
-"""Builds the optional C++ extension. Whatever goes wrong with it, the install succeeds and the reference serves."""
+"""Builds the optional C++ extension. If that fails, the install still succeeds and the PyTorch reference serves.
 
+``LSP_PACKAGE=name`` builds it for a copy of ``lsp_kernels`` in a folder of that name instead. The operators are
+registered under the namespace of the copy, so that both can be loaded in one process.
+"""
+
+import os
+import runpy
 import sys
 from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-TORCH_FLOOR = "0x020a000000000000"  # torch 2.10: the stable ABI that one library needs to serve every later torch
+PACKAGE = os.environ.get("LSP_PACKAGE", "lsp_kernels")
+NAMESPACE = runpy.run_path(os.path.join(PACKAGE, "_namespace.py"))["NAMESPACE"]  # without importing the package
+TORCH_FLOOR = "0x020a000000000000"  # torch 2.10, whose stable ABI lets one library serve every later torch
 GNU_FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-g0"]
 QUIET = [
     "-Wno-unknown-warning-option",
@@ -24,7 +32,7 @@ def extensions() -> list[Extension]:
         return []
     return [
         Extension(
-            "lsp_kernels._C",
+            f"{PACKAGE}._C",
             sources=["csrc/module.cpp", "csrc/commit.cpp", "csrc/attention.cpp"],
             depends=sorted(glob("csrc/*.h")),
             include_dirs=["csrc", *include_paths()],
@@ -33,6 +41,7 @@ def extensions() -> list[Extension]:
             define_macros=[
                 ("TORCH_TARGET_VERSION", TORCH_FLOOR),
                 ("TORCH_STABLE_ONLY", None),
+                ("LSP_NAMESPACE", NAMESPACE),
                 ("LSP_BUILD_FLAGS", '"{}"'.format(" ".join(FLAGS))),
                 ("Py_LIMITED_API", "0x030A0000"),
             ],
@@ -44,21 +53,21 @@ def extensions() -> list[Extension]:
 
 def warn(reason: str) -> None:
     print(
-        f"warning: lsp_kernels: the C++ kernels were not built: {reason}.\n"
+        f"warning: {PACKAGE}: the C++ kernels were not built: {reason}.\n"
         "         The PyTorch reference will serve CPU tensors, several times slower.",
         file=sys.stderr,
     )
 
 
 class OptionalBuild(build_ext):
-    """Turns every failure to compile into one warning."""
+    """Compiles the extension; a failure becomes one warning."""
 
     def run(self) -> None:
         try:
             super().run()
-        except Exception as error:  # no compiler, one that fails, missing headers: none may stop the install
+        except Exception as error:  # no compiler, one that fails, missing headers: the install goes on
             warn(f"{type(error).__name__}: {error}")
-            self.extensions = []  # nothing to copy next to the package
+            self.extensions = []  # so that there is nothing to copy into the package
 
 
 setup(

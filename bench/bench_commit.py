@@ -48,7 +48,7 @@ def check_stats(stats: TokenStats, logits: Tensor) -> None:
     expected = reference.token_stats(logits)
     for got, wanted in zip(stats[:3], expected[:3], strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
-    torch.testing.assert_close(stats.rest, expected.rest, rtol=0, atol=1e-5)
+    torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5)
     _, confidence = softmax_confidence(logits)
     torch.testing.assert_close(stats.confidence.double(), confidence, rtol=1e-5, atol=1e-7)
 

@@ -10,7 +10,7 @@ import torch
 
 from bench.bench_commit import DTYPES, RULE, all_scored, vocabulary_of
 from bench.ratios import Contender, Report
-from lsp_kernels import Workspace, commit_prefix, reference, token_stats, warmup
+from lsp_kernels import Workspace, commit_prefix, reference, token_stats, warmup_commit
 
 pytestmark = pytest.mark.gpu
 SHAPES = [pytest.param(r, v, id=f"{r}x{v}") for r, v in ((16, 126464), (64, 152064), (256, 126464))]
@@ -40,7 +40,7 @@ def bench_commit_on_gpu(benchmark, report: Report, rows: int, size: int, dtype: 
     logits = torch.randn(rows, size, device="cuda").to(dtype)
     vocabulary, workspace = vocabulary_of(size).to("cuda"), Workspace()
     arguments = {"n_active": all_scored(rows).cuda(), "rule": RULE, "vocabulary": vocabulary}
-    warmup(logits, **arguments)
+    warmup_commit(logits, **arguments)
     compiled = torch.compile(reference.commit_prefix, fullgraph=True)
 
     def ours() -> object:

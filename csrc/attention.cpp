@@ -1,7 +1,7 @@
-// suffix_attention for CPU tensors. Arguments were checked in Python; values that could lead outside a tensor are clamped
-// here all the same.
+// suffix_attention for CPU tensors. Python has checked the arguments; values that could lead outside a tensor are clamped
+// here nevertheless, because they are not checked under torch.compile.
 #include "attention.h"
-#include "types.h"
+#include "tensors.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -10,27 +10,19 @@
 #define LSP_ISA_SOURCE "attention_blocks.h"
 #include "foreach_isa.h"
 
-#include "empty.h"
 #include "parallel.h"
 
-#include <torch/csrc/stable/tensor.h>
-
 #include <memory>
-#include <optional>
 #include <vector>
 
-namespace lsp {
+namespace LSP_NAMESPACE {
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-using MaybeTensor = std::optional<Tensor>;
+constexpr int64_t TASKS = 16;             // a sequence has at least as many, if it has enough keys
+constexpr int64_t LEAST_KEYS = 256;       // keys of a task; one with fewer costs more than it saves
+constexpr int64_t WORK_PER_ELEMENT = 16;  // multiplications that take as long as one element of parallel.h
 
-constexpr int64_t TASKS = 16;         // of a sequence, at least, where its keys suffice
-constexpr int64_t LEAST_KEYS = 256;   // of a task
-constexpr int64_t WORK_PER_ELEMENT = 16;  // multiplications in the time of one element of parallel.h
-
-// A tensor [B, N, H, D] or, packed, [T, H, D], as one pointer per sequence and head.
+// A tensor [B, N, H, D] or, packed, [T, H, D]; strides in elements.
 template <class T>
 struct Tokens {
   T* data;
@@ -58,11 +50,12 @@ struct Sequence {
   int64_t begin, tokens, prefix, append;
 };
 
-// Some rows of one head of keys, and the keys [first, last) of the frozen prefix and the pass laid end to end.
+// The rows [row, row + rows) of one head of keys against the keys [first, last); keys count from the frozen prefix on
+// through the pass.
 struct Task {
   int64_t sequence, head, row, rows, first, last;
-  int64_t part;  // where in the parts that are merged, or -1 if the task sees all keys
-  bool appends;
+  int64_t part;  // offset of its sums in the memory for parts, or -1 if the task sees all keys
+  bool appends;  // whether it also copies the sequence's tokens of this head to the cache
 };
 
 template <class T>
@@ -77,8 +70,8 @@ struct Call {
 
   int64_t row_count(const Sequence& s) const { return s.tokens * group; }
 
-  // The cut depends on the sequence alone: neither the threads nor the rest of the batch show in a result. `floats` is the
-  // size of all parts.
+  // How a sequence is divided into tasks depends on the sequence alone, so a result depends neither on the threads nor on
+  // the other sequences. `floats` becomes the size of all parts.
   std::vector<Task> tasks(int64_t& floats) const {
     std::vector<Task> out;
     floats = 0;
@@ -110,7 +103,7 @@ struct Call {
              {k.at(b, s.begin + now, h), v.at(b, s.begin + now, h), k.token, v.token, now_end - now}}};
   }
 
-  // Nobody reads the slots that are written here: readers take these tokens from k and v.
+  // No task reads the slots that are written here: every task takes these tokens from k and v.
   void append(const Task& task) const {
     const Sequence& s = sequences[task.sequence];
     const int64_t b = task.sequence, h = task.head;
@@ -155,7 +148,7 @@ struct Call {
     }
   }
 
-  // The tasks [i, end) saw the same rows and consecutive keys.
+  // Merges the tasks [i, end), which have the same rows and consecutive keys.
   void merge(const std::vector<Task>& all, size_t i, size_t end, const float* parts) const {
     std::vector<float> sum(size);
     const int64_t rows = all[i].rows;
@@ -176,17 +169,16 @@ struct Call {
 
 std::vector<Sequence> sequences_of(const Tensor& q, const Tensor& k_cache, const MaybeTensor& cu_seqlens,
                                    const Tensor& prefix_lens, const MaybeTensor& append_lens) {
-  const auto* prefixes = static_cast<const int32_t*>(prefix_lens.const_data_ptr());
-  const auto* appends = append_lens ? static_cast<const int32_t*>(append_lens->const_data_ptr()) : nullptr;
-  const auto* borders = cu_seqlens ? static_cast<const int32_t*>(cu_seqlens->const_data_ptr()) : nullptr;
+  const int32_t *prefixes = data_of<int32_t>(prefix_lens), *appends = data_or_null<int32_t>(append_lens),
+                *borders = data_or_null<int32_t>(cu_seqlens);
   const int64_t length = q.size(q.dim() - 3), capacity = k_cache.size(2);
   std::vector<Sequence> out(k_cache.size(0));
   for (size_t b = 0; b < out.size(); ++b) {
-    const int64_t begin = borders ? std::clamp<int64_t>(borders[b], 0, length) : 0;
-    const int64_t tokens = (borders ? std::clamp<int64_t>(borders[b + 1], begin, length) : length) - begin;
+    const Span span = rows_of(borders, b, length);
+    const int64_t tokens = span.end - span.begin;
     const int64_t prefix = std::clamp<int64_t>(prefixes[b], 0, capacity);
     const int64_t append = std::clamp<int64_t>(appends ? appends[b] : 0, 0, std::min(tokens, capacity - prefix));
-    out[b] = {begin, tokens, prefix, append};
+    out[b] = {span.begin, tokens, prefix, append};
   }
   return out;
 }
@@ -198,17 +190,10 @@ void attend(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache, 
   const Call<T> call{{q, packed}, {k, packed}, {v, packed}, {out, packed}, Cache<T>(k_cache), Cache<T>(v_cache), heads,
                      q.size(q.dim() - 2) / heads, q.size(q.dim() - 1),
                      float(std::abs(scale) * 1.4426950408889634), scale < 0, std::move(sequences)};
-  switch (current_isa()) {
-#if LSP_X86
-    case Isa::avx512bf16: return call.template run<avx512bf16::Blocks>();
-    case Isa::avx512: return call.template run<avx512::Blocks>();
-    case Isa::avx2: return call.template run<avx2::Blocks>();
-#endif
-    default: return call.template run<scalar::Blocks>();
-  }
+  on_current_isa([&](auto blocks) { call.template run<decltype(blocks)>(); });
 }
 
-// `partials` and `tickets` are the workspace of the GPU kernels.
+// `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
 Tensor suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
                         Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
                         MaybeTensor /*tickets*/) {
@@ -216,19 +201,13 @@ Tensor suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_c
   Tensor out = empty_cpu(q.sizes().data(), q.dim(), dtype);
   const bool packed = cu_seqlens.has_value();
   std::vector<Sequence> sequences = sequences_of(q, k_cache, cu_seqlens, prefix_lens, append_lens);
-  auto typed = [&](auto zero) {
+  with_dtype("q", q, [&](auto zero) {
     attend<decltype(zero)>(q, k, v, k_cache, v_cache, out, packed, scale, std::move(sequences));
-  };
-  switch (q.scalar_type()) {
-    case ScalarType::Float: typed(float()); break;
-    case ScalarType::BFloat16: typed(BFloat16()); break;
-    case ScalarType::Half: typed(Half()); break;
-    default: STD_TORCH_CHECK(false, "Invalid dtype of q: expected float32, bfloat16 or float16");
-  }
+  });
   return out;
 }
 
 }  // namespace
-}  // namespace lsp
+}  // namespace LSP_NAMESPACE
 
-STABLE_TORCH_LIBRARY_IMPL(lsp, CPU, m) { m.impl("suffix_attention", TORCH_BOX(&lsp::suffix_attention)); }
+STABLE_TORCH_LIBRARY_IMPL(LSP_NAMESPACE, CPU, m) { m.impl("suffix_attention", TORCH_BOX(&LSP_NAMESPACE::suffix_attention)); }

@@ -1,14 +1,14 @@
 // A block of queries against all its keys, for one instruction set. Included by foreach_isa.h only.
 //
-// Scores are computed transposed, S^T = K Q^T, with queries in the lanes: keys are broadcast straight from where they lie,
-// the softmax needs no sums across lanes, and the weights of a key lie side by side for O += P V. Both products are one
-// routine, in which the left factor is broadcast and the right one is read in vectors.
+// Scores are computed transposed, S^T = K Q^T, with queries in the lanes: keys are broadcast from where they are stored,
+// the softmax needs no sums across lanes, and the weights of a key are side by side for O += P V. Both products use one
+// routine, which broadcasts the left factor and reads the right one in vectors.
 
-constexpr int VECS = LSP_ISA_BITS == 512 ? 4 : 2;  // vectors of a tile: with TILE rows all accumulators fit the registers
+constexpr int VECS = LSP_ISA_BITS == 512 ? 4 : 2;  // vectors per row of a tile: TILE * VECS accumulators fit the registers
 constexpr int TILE = LSP_ISA_BITS ? 6 : 2;
 constexpr int WIDTH = VECS * LANES;  // queries of a panel
 constexpr int PANELS = QUERIES / WIDTH;
-constexpr int TERMS = 64;  // of a score that are added up one after the other; sums of sums round less
+constexpr int TERMS = 64;  // products added one after the other; a longer score is a sum of such sums, which rounds less
 
 using Pair = uint32_t;  // two bfloat16
 #if LSP_ISA_PAIRS
@@ -19,7 +19,7 @@ inline Vec fma(__m512bh a, __m512bh b, Vec c) { return _mm512_dpbf16_ps(c, a, b)
 #endif
 inline Vec splat(const float* p) { return splat(*p); }
 
-// f(1), ..., f(MOST), with n as a constant
+// Calls f(n), 1 <= n <= MOST, with n as a compile-time constant.
 template <int MOST, class F>
 inline void with_constant(int64_t n, const F& f) {
   if constexpr (MOST > 1) {
@@ -28,7 +28,7 @@ inline void with_constant(int64_t n, const F& f) {
   f(std::integral_constant<int, MOST>());
 }
 
-// sum += A B: the M rows of A are `a_row` apart and its columns `a_col`, the rows of B are `b_row` apart.
+// sum += A B. Strides: a_row from row to row of A, a_col from column to column of A, b_row from row to row of B.
 template <class A, int M, int N>
 inline void multiply(Vec (&sum)[M][N], const A* a, int64_t a_row, int64_t a_col, const A* b, int64_t b_row, int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
@@ -44,7 +44,7 @@ inline void multiply(Vec (&sum)[M][N], const A* a, int64_t a_row, int64_t a_col,
   }
 }
 
-// Fetches `rows` rows of n values. A stream of rows, each a few lines long, is more than the processor foresees.
+// Prefetches `rows` rows of n values: the processor's own prefetchers do not follow rows that are a few lines long.
 template <class A>
 inline void prefetch_rows(const A* x, int64_t stride, int64_t rows, int64_t n) {
 #if defined(__GNUC__)
@@ -98,7 +98,7 @@ inline void add_values(const float* weights, const float* v, int64_t stride, int
   }
 }
 
-// 2^x in place for x <= 0, relative error below 2e-7; anything under -125 counts as -125, a NaN stays one.
+// 2^x in place for x <= 0, relative error below 2e-7; x below -125 counts as -125, NaN stays NaN.
 template <int C>
 inline void exp2(Vec (&x)[C]) {
   const Vec shift = splat(0x1.8p23f), lowest = splat(-125.0f);
@@ -124,8 +124,8 @@ inline void exp2(Vec (&x)[C]) {
 }
 
 // Turns the scores of `count` keys into weights 2^(scale * score - most), where `most` is the largest scaled score so far.
-// What was added up before must be multiplied by `carry`. A scaled score is rounded only together with the difference, and
-// `most` is the same number wherever it is subtracted, so its rounding cancels in the end.
+// Sums of earlier keys must be multiplied by `carry`. One fma scales a score and subtracts `most`, so the scaled score is
+// not rounded by itself; the rounding of `most` cancels, because the same number is subtracted everywhere.
 template <int N>
 inline void weigh(float* scores, int64_t count, float scale, float* most, float* total, float* carry) {
   Vec largest[N], sum[N], before[N], below[N];
@@ -145,7 +145,7 @@ inline void weigh(float* scores, int64_t count, float scale, float* most, float*
     store(carry + n * LANES, before[n]);
     sum[n] = mul(load(total + n * LANES), before[n]);
   }
-  constexpr int AT_ONCE = N < 3 ? 4 / N : 1;  // keys, for enough independent exponentials
+  constexpr int AT_ONCE = N < 3 ? 4 / N : 1;  // keys at once, so that enough exponentials are independent
   auto keys = [&](int64_t key, auto at_once) {
     constexpr int K = decltype(at_once)::value;
     Vec x[K * N];
@@ -162,7 +162,7 @@ inline void weigh(float* scores, int64_t count, float scale, float* most, float*
   for (int n = 0; n < N; ++n) store(total + n * LANES, sum[n]);
 }
 
-// As what keys and queries are multiplied: bfloat16 in pairs where the processor can, everything else as float32.
+// The type in which keys and queries are multiplied: pairs for bfloat16 where the processor can, else float32.
 template <class T>
 using Factor = std::conditional_t<LSP_ISA_PAIRS && std::is_same_v<T, BFloat16>, Pair, float>;
 
@@ -174,7 +174,8 @@ struct alignas(64) Scratch {
   float most[QUERIES], total[QUERIES], carry[QUERIES];
 };
 
-// `count` rows as factors of the products: where they lie if they can be used so, else in `out`. Changes the stride.
+// `count` rows as factors of the products: in place if they have the right type, else converted into `out`. `stride`
+// becomes that of the result.
 inline const float* factors(float, const float* x, int64_t&, int64_t, int64_t, float*) { return x; }
 template <class T>
 inline const float* factors(float, const T* x, int64_t& stride, int64_t count, int64_t size, float* out) {
@@ -203,7 +204,7 @@ struct Attention {
     return block.q + at / block.group * block.q_token + at % block.group * block.q_head;
   }
 
-  // Queries side by side; lanes without a query hold zero.
+  // Puts the queries side by side; lanes without a query hold zero.
   void pack() const {
     const int64_t depth = block.size / PER_KEY;
     for (int64_t panel = 0; panel * WIDTH < block.rows; ++panel) {

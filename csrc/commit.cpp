@@ -1,48 +1,36 @@
-// token_stats, select_prefix and commit_prefix for CPU tensors. Arguments were checked in Python; values that could lead
-// outside a tensor are clamped here all the same.
-#include "types.h"
+// token_stats, select_prefix and commit_prefix for CPU tensors. Python has checked the arguments; values that could lead
+// outside a tensor are clamped here nevertheless, because they are not checked under torch.compile.
+#include "tensors.h"
 #include "top2.h"
 
 #define LSP_ISA_SOURCE "top2_blocks.h"
 #include "foreach_isa.h"
 
-#include "empty.h"
 #include "parallel.h"
 #include "rule.h"
 
 #include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
 
-#include <optional>
 #include <tuple>
 #include <vector>
 
-namespace lsp {
+namespace LSP_NAMESPACE {
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-using MaybeTensor = std::optional<Tensor>;
-
-constexpr int64_t SPLIT = 32 * BLOCK;  // the least that is worth a task of its own
+constexpr int64_t SPLIT = 32 * BLOCK;  // ids; a task with fewer costs more than it saves
 
 struct Row {
-  int64_t offset;  // in elements from the first logit
+  int64_t offset;  // elements from the first logit of the tensor to that of the row
   int64_t out;     // index in the outputs
 };
 
 struct Sequence {
-  int64_t offset, row_stride;  // of its first active row in the input, in elements
-  int64_t out;                 // of its first active row in the outputs
-  int64_t rows, n_active;      // rows given from there on, and N
+  int64_t offset, row_stride;  // elements from the tensor's first to the first active row, and from row to row
+  int64_t out;                 // index of the first active row in the outputs
+  int64_t rows, n_active;      // number of rows given from there on, and N
 };
 
-template <class T>
-const T* data_or_null(const MaybeTensor& tensor) {
-  return tensor ? static_cast<const T*>(tensor->const_data_ptr()) : nullptr;
-}
-
-// A batch [B, L, ...] or packed rows [R, ...] with borders, as sequences. `dims` counts the row dimensions: 2 or 1.
+// The sequences of a batch [B, L, ...] (dims 2) or of packed rows [R, ...] (dims 1).
 std::vector<Sequence> sequences_of(const Tensor& rows, int64_t dims, const MaybeTensor& cu_rows, const MaybeTensor& n_active,
                                    const MaybeTensor& starts) {
   const int32_t *borders = data_or_null<int32_t>(cu_rows), *active = data_or_null<int32_t>(n_active),
@@ -51,10 +39,9 @@ std::vector<Sequence> sequences_of(const Tensor& rows, int64_t dims, const Maybe
   const int64_t batch = dims == 2 ? rows.size(0) : borders ? cu_rows->numel() - 1 : 1;
   std::vector<Sequence> out(batch);
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t begin = borders ? std::clamp<int64_t>(borders[b], 0, length) : 0;
-    const int64_t end = borders ? std::clamp<int64_t>(borders[b + 1], begin, length) : length;
-    const int64_t start = first ? std::clamp<int64_t>(first[b], 0, end - begin) : 0;
-    const int64_t given = end - begin - start, row = begin + start;
+    const Span span = rows_of(borders, b, length);
+    const int64_t start = first ? std::clamp<int64_t>(first[b], 0, span.end - span.begin) : 0;
+    const int64_t row = span.begin + start, given = span.end - row;
     const int64_t base = dims == 2 ? b * rows.stride(0) : 0, out_base = dims == 2 ? b * length : 0;
     out[b] = {base + row * row_stride, row_stride, out_base + row, given, active ? std::max<int64_t>(active[b], 0) : given};
   }
@@ -68,8 +55,8 @@ Suppressed suppressed_of(const MaybeTensor& ids) {
   return out;
 }
 
-// How many tasks a row is cut into when there are few rows. What the tasks find is exact whatever the cut, but for the
-// rounding of `rest`: with it the cut depends on the shape alone, so that the number of threads never shows in a result.
+// How many tasks share a row when there are few rows. Tokens and logits are exact for any number, but the sum behind the
+// log-odds is rounded; with REST the number therefore depends on the shape alone and not on the threads.
 template <bool REST>
 int64_t splits_of(int64_t rows, int64_t vocabulary) {
   const int64_t wanted = REST ? 64 : 6 * int64_t(torch::stable::get_num_threads());
@@ -99,46 +86,31 @@ void scan_rows(const T* logits, int64_t vocabulary, const std::vector<Row>& rows
   }
 }
 
-// Calls scan_rows for the tensor's dtype on the current instruction set.
+// scan_rows for the tensor's dtype on the current instruction set.
 template <bool REST, class Write>
 void scan_logits(const Tensor& logits, const std::vector<Row>& rows, const Suppressed& suppressed, Write write) {
   const int64_t vocabulary = logits.size(logits.dim() - 1);
-  auto typed = [&](auto blocks) {
-    using Blocks = decltype(blocks);
-    auto scan = [&](auto* data) { scan_rows<Blocks, REST>(data, vocabulary, rows, suppressed, write); };
-    const void* data = logits.const_data_ptr();
-    switch (logits.scalar_type()) {
-      case ScalarType::Float: return scan(static_cast<const float*>(data));
-      case ScalarType::BFloat16: return scan(static_cast<const BFloat16*>(data));
-      case ScalarType::Half: return scan(static_cast<const Half*>(data));
-      default: STD_TORCH_CHECK(false, "Invalid dtype of logits: expected float32, bfloat16 or float16");
-    }
-  };
-  switch (current_isa()) {
-#if LSP_X86
-    case Isa::avx512bf16:
-    case Isa::avx512: return typed(avx512::Blocks{});
-    case Isa::avx2: return typed(avx2::Blocks{});
-#endif
-    default: return typed(scalar::Blocks{});
-  }
+  on_current_isa([&](auto blocks) {
+    with_dtype("logits", logits, [&](auto zero) {
+      scan_rows<decltype(blocks), REST>(data_of<decltype(zero)>(logits), vocabulary, rows, suppressed, write);
+    });
+  });
 }
 
 Tensor empty_rows(const Tensor& logits, int32_t dtype) {
   return empty_cpu(logits.sizes().data(), logits.dim() - 1, dtype);
 }
 
-// `partials` and `tickets` are the workspace of the GPU kernels; here the merge happens in one function and needs none.
+// `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
 std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor /*flags*/, MaybeTensor suppress,
                                                        MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
   Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), top1 = empty_rows(logits, aoti_torch_dtype_float32());
-  Tensor top2 = empty_rows(logits, aoti_torch_dtype_float32()), rest = empty_rows(logits, aoti_torch_dtype_float32());
+  Tensor top2 = empty_rows(logits, aoti_torch_dtype_float32()), log_odds = empty_rows(logits, aoti_torch_dtype_float32());
   const Suppressed suppressed = suppressed_of(suppress);
   const int64_t others = logits.size(logits.dim() - 1) - suppressed.count - 1;
 
-  auto* token = static_cast<int64_t*>(tokens.mutable_data_ptr());
-  auto *first = static_cast<float*>(top1.mutable_data_ptr()), *second = static_cast<float*>(top2.mutable_data_ptr()),
-       *other = static_cast<float*>(rest.mutable_data_ptr());
+  auto* token = mutable_data_of<int64_t>(tokens);
+  auto *first = mutable_data_of<float>(top1), *second = mutable_data_of<float>(top2), *odds = mutable_data_of<float>(log_odds);
 
   std::vector<Row> rows;
   rows.reserve(tokens.numel());
@@ -148,11 +120,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTenso
 
   scan_logits<true>(logits, rows, suppressed, [=](int64_t i, const Top2& row) {
     token[i] = row.token;
-    first[i] = row.first + 0.0f;  // no -0.0: which of two equal zeros came first is nobody's business
+    first[i] = row.first + 0.0f;  // never -0.0, so that the result does not depend on which of two equal zeros came first
     second[i] = row.nan ? NAN : row.second + 0.0f;
-    other[i] = rest_of(row, others);
+    odds[i] = row.log_odds(others);
   });
-  return {tokens, top1, top2, rest};
+  return {tokens, top1, top2, log_odds};
 }
 
 Rule rule_of(const MaybeTensor& flags, int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,
@@ -161,13 +133,13 @@ Rule rule_of(const MaybeTensor& flags, int64_t alpha_ppm, int64_t beta_ppm, int6
           data_or_null<uint8_t>(flags), flags ? flags->numel() : 0};
 }
 
-// The rule for every sequence, on margins and tokens that lie one row after the other.
+// The rule for every sequence, on contiguous margins and tokens.
 std::tuple<Tensor, Tensor> select_all(const std::vector<Sequence>& sequences, const Rule& rule, const float* margins,
                                       const int64_t* tokens) {
   const int64_t batch = sequences.size();
   Tensor lengths = empty_cpu(&batch, 1, aoti_torch_dtype_int32()), finished = empty_cpu(&batch, 1, aoti_torch_dtype_bool());
-  auto* length = static_cast<int32_t*>(lengths.mutable_data_ptr());
-  auto* done = static_cast<bool*>(finished.mutable_data_ptr());
+  auto* length = mutable_data_of<int32_t>(lengths);
+  auto* done = mutable_data_of<bool>(finished);
   for (int64_t b = 0; b < batch; ++b) {
     const Sequence& s = sequences[b];
     const Selection chosen = rule.select(margins + s.out, tokens + s.out, s.n_active, s.rows);
@@ -183,8 +155,8 @@ std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTen
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
   if (!margins.is_contiguous()) margins = torch::stable::contiguous(margins);
   if (!tokens.is_contiguous()) tokens = torch::stable::contiguous(tokens);
-  return select_all(sequences_of(margins, margins.dim(), cu_rows, n_active, starts), rule,
-                    static_cast<const float*>(margins.const_data_ptr()), static_cast<const int64_t*>(tokens.const_data_ptr()));
+  return select_all(sequences_of(margins, margins.dim(), cu_rows, n_active, starts), rule, data_of<float>(margins),
+                    data_of<int64_t>(tokens));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTensor cu_rows, MaybeTensor n_active,
@@ -194,8 +166,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTen
                                                          MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
   Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), margins = empty_rows(logits, aoti_torch_dtype_float32());
-  auto* token = static_cast<int64_t*>(tokens.mutable_data_ptr());
-  auto* margin = static_cast<float*>(margins.mutable_data_ptr());
+  auto* token = mutable_data_of<int64_t>(tokens);
+  auto* margin = mutable_data_of<float>(margins);
   std::fill_n(token, tokens.numel(), -1);
   std::fill_n(margin, margins.numel(), -INFINITY);
 
@@ -215,10 +187,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTen
 }
 
 }  // namespace
-}  // namespace lsp
+}  // namespace LSP_NAMESPACE
 
-STABLE_TORCH_LIBRARY_IMPL(lsp, CPU, m) {
-  m.impl("token_stats", TORCH_BOX(&lsp::token_stats));
-  m.impl("select_prefix", TORCH_BOX(&lsp::select_prefix));
-  m.impl("commit_prefix", TORCH_BOX(&lsp::commit_prefix));
+STABLE_TORCH_LIBRARY_IMPL(LSP_NAMESPACE, CPU, m) {
+  m.impl("token_stats", TORCH_BOX(&LSP_NAMESPACE::token_stats));
+  m.impl("select_prefix", TORCH_BOX(&LSP_NAMESPACE::select_prefix));
+  m.impl("commit_prefix", TORCH_BOX(&LSP_NAMESPACE::commit_prefix));
 }

@@ -1,4 +1,4 @@
-// Which instruction set serves a call: the best one the processor has, or the one that LSP_CPU_ISA names.
+// Which instruction set serves a call: the widest that the processor has, or the one that LSP_CPU_ISA names.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -7,14 +7,19 @@
 #include <cstdlib>
 #include <string_view>
 
-// The x86 paths need GCC's or clang's per-function targets; every other compiler and processor gets the portable path.
+// The namespace of the operators, which is also that of this code. setup.py takes it from lsp_kernels/_namespace.py.
+#ifndef LSP_NAMESPACE
+#error "build with -DLSP_NAMESPACE=<the NAMESPACE of lsp_kernels/_namespace.py>"
+#endif
+
+// The x86 paths need GCC's or clang's per-function targets; other compilers and processors get the portable path.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define LSP_X86 1
 #else
 #define LSP_X86 0
 #endif
 
-namespace lsp {
+namespace LSP_NAMESPACE {
 
 enum class Isa { scalar, avx2, avx512, avx512bf16 };  // avx512bf16: AVX-512 with products of bfloat16 pairs
 
@@ -29,22 +34,22 @@ inline bool supported(Isa isa) {
 #if LSP_X86
   if (isa == Isa::avx512bf16) return supported(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
   if (isa == Isa::avx512) return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
-  // Every processor with AVX2 also has F16C, which some compilers cannot ask for.
+  // Every processor with AVX2 also has F16C, for which some compilers have no test.
   if (isa == Isa::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
   return isa == Isa::scalar;
 }
 
-// Read at every call (about 50 ns), so that one process can compare the paths.
+// LSP_CPU_ISA is read at every call (about 50 ns), so that one process can compare the paths.
 inline Isa current_isa() {
   const char* forced = std::getenv("LSP_CPU_ISA");
   for (Isa isa : WIDEST_FIRST) {
     if (forced && *forced ? std::string_view(forced) == name_of(isa) : supported(isa)) {
-      STD_TORCH_CHECK(supported(isa), "Invalid LSP_CPU_ISA: this processor or build has no ", name_of(isa));
+      STD_TORCH_CHECK(supported(isa), "Invalid LSP_CPU_ISA: expected what this processor and build have, got ", forced);
       return isa;
     }
   }
   STD_TORCH_CHECK(false, "Invalid LSP_CPU_ISA: expected avx512bf16, avx512, avx2 or scalar, got ", forced);
 }
 
-}  // namespace lsp
+}  // namespace LSP_NAMESPACE

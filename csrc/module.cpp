@@ -1,4 +1,4 @@
-// The Python module behind lsp_kernels._C. Importing it registers the operations; it says how it was built.
+// The Python module lsp_kernels._C. Importing it registers the CPU kernels; its functions tell how it was built.
 #include <Python.h>
 
 #include "isa.h"
@@ -6,10 +6,10 @@
 namespace {
 
 PyObject* best_isa(PyObject*, PyObject*) {
-  lsp::Isa best = lsp::Isa::scalar;
-  for (lsp::Isa isa : lsp::WIDEST_FIRST)
-    if (lsp::supported(isa) && isa > best) best = isa;
-  return PyUnicode_FromString(lsp::name_of(best));
+  LSP_NAMESPACE::Isa best = LSP_NAMESPACE::Isa::scalar;
+  for (LSP_NAMESPACE::Isa isa : LSP_NAMESPACE::WIDEST_FIRST)
+    if (LSP_NAMESPACE::supported(isa) && isa > best) best = isa;
+  return PyUnicode_FromString(LSP_NAMESPACE::name_of(best));
 }
 
 PyObject* compiler(PyObject*, PyObject*) {
@@ -27,7 +27,7 @@ PyObject* flags(PyObject*, PyObject*) { return PyUnicode_FromString(LSP_BUILD_FL
 PyMethodDef methods[] = {
     {"best_isa", best_isa, METH_NOARGS, "The widest instruction set that this processor and this build have."},
     {"compiler", compiler, METH_NOARGS, "The compiler that built this module."},
-    {"flags", flags, METH_NOARGS, "The flags that it was built with."},
+    {"flags", flags, METH_NOARGS, "The flags with which it was built."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,5 +1,5 @@
-// Tasks over torch's threads. A thread first takes the tasks of its own share, the same ones at every call, whose data may
-// still be in its cache; then it helps the others, so that a slow core does not hold up the rest.
+// Runs tasks on torch's threads. A thread first takes the tasks of its own share, which are the same in every call, so that
+// their data may still be in its cache. Then it takes tasks of the others, so that a slow core does not delay the call.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace lsp {
+namespace LSP_NAMESPACE {
 
-constexpr int64_t SERIAL_WORK = 1 << 16;  // under this many elements a wake-up costs more than it saves
+constexpr int64_t SERIAL_WORK = 1 << 16;  // with fewer elements, waking threads costs more than it saves
 
 struct alignas(64) Share {
   std::atomic<int64_t> next{0};
@@ -38,4 +38,4 @@ void parallel_tasks(int64_t tasks, int64_t elements_per_task, const F& run) {
   });
 }
 
-}  // namespace lsp
+}  // namespace LSP_NAMESPACE

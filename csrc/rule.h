@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace lsp {
+namespace LSP_NAMESPACE {
 
 constexpr uint8_t DELIMITER = 1, STOP = 2;
 constexpr int64_t MILLION = 1000000;
@@ -18,27 +18,28 @@ struct Selection {
 
 struct Rule {
   int64_t alpha_ppm, beta_ppm, min_length, window;
-  bool guarded;
+  bool has_floor;
   float floor;
   bool snap, keep;
   const uint8_t* flags;  // per id, or nullptr
-  int64_t vocabulary;
+  int64_t vocabulary;    // number of flags
 
   int64_t lowest(int64_t n) const {
-    return guarded ? 1 : std::max<int64_t>(1, (alpha_ppm * n + MILLION - 1) / MILLION);
+    return has_floor ? 1 : std::max<int64_t>(1, (alpha_ppm * n + MILLION - 1) / MILLION);
   }
   int64_t highest(int64_t n) const { return std::min(n, std::max(lowest(n), beta_ppm * n / MILLION)); }
-  int64_t scored_rows(int64_t n) const { return std::min(n, std::max(highest(n) + !guarded, min_length)); }
+  int64_t scored_rows(int64_t n) const { return std::min(n, std::max(highest(n) + !has_floor, min_length)); }
 
-  bool has(uint8_t flag, int64_t token) const {
+  bool has_flag(int64_t token, uint8_t flag) const {
     return flags && token >= 0 && token < vocabulary && (flags[token] & flag);
   }
 
-  // L': the longest length that some threshold gives, within the target range; with a floor, the run that reaches it.
+  // L', the candidate: the longest length in the target range that some threshold gives, else the range's upper end; with
+  // a floor, the positions before the first margin below it.
   int64_t stable_length(const float* margins, int64_t n) const {
     const int64_t lo = lowest(n), hi = highest(n);
     float prefix_min = INFINITY;
-    if (guarded) {
+    if (has_floor) {
       int64_t run = 0;
       while (run < hi && (prefix_min = std::min(prefix_min, margins[run])) >= floor) ++run;
       return std::min(hi, std::max<int64_t>(run, 1));
@@ -46,7 +47,7 @@ struct Rule {
     if (hi == n) return n;
     int64_t best = hi;
     bool found = false;
-    for (int64_t m = 0; m <= hi; ++m) {  // length m is reachable iff the margin after it is a new minimum
+    for (int64_t m = 0; m <= hi; ++m) {  // length m is reachable exactly if the margin after it is a new minimum
       if (m >= lo && margins[m] < prefix_min) best = m, found = true;
       prefix_min = std::min(prefix_min, margins[m]);
     }
@@ -56,17 +57,18 @@ struct Rule {
   int64_t snap_to_delimiter(const int64_t* tokens, int64_t length) const {
     if (!snap) return length;
     for (int64_t j = length; j >= 1 && length - j <= window; --j)
-      if (has(DELIMITER, tokens[j - 1])) return j;
+      if (has_flag(tokens[j - 1], DELIMITER)) return j;
     return keep ? length : min_length;
   }
 
   Selection cut_at_stop(const int64_t* tokens, int64_t length) const {
     for (int64_t j = 1; j <= length; ++j)
-      if (has(STOP, tokens[j - 1])) return {int32_t(j), true};
+      if (has_flag(tokens[j - 1], STOP)) return {int32_t(j), true};
     return {int32_t(length), false};
   }
 
-  // n active positions, of which the first `rows` are given; rows >= scored_rows(n) unless the caller was careless.
+  // The choice for n active positions, of which the first `rows` are given. Too few rows, which is an error that may not
+  // have been checked, count as all active positions.
   Selection select(const float* margins, const int64_t* tokens, int64_t n, int64_t rows) const {
     n = rows < scored_rows(n) ? rows : n;
     for (int64_t i = 0, scored = scored_rows(n); i < scored; ++i)
@@ -77,4 +79,4 @@ struct Rule {
   }
 };
 
-}  // namespace lsp
+}  // namespace LSP_NAMESPACE

@@ -1,7 +1,7 @@
 // The vector operations that the kernels are written in, for one instruction set. Included by foreach_isa.h only, once per
 // set, inside its namespace and target. LSP_ISA_BITS is 512, 256, or 0 for plain C++ that any compiler can vectorise.
 //
-//   load      LANES values as float32      larger(a, b)    a > b ? a : b, so a NaN in `a` is passed over; smaller likewise
+//   load      LANES values as float32      larger(a, b)    a > b ? a : b, so a NaN in `a` is ignored; smaller likewise
 //   Mask      one bit per lane             unordered(a, b) lanes where either is NaN
 //   scale2    p * 2^k, for k held in the low bits of the float `biased` (see exp)
 
@@ -99,7 +99,7 @@ inline Vec scale2(Vec p, Vec biased) {
 
 #else
 
-constexpr int LANES = 8;  // loops of constant length over small arrays: what a compiler turns into vectors by itself
+constexpr int LANES = 8;  // loops of constant length over small arrays, which compilers vectorise by themselves
 struct Vec {
   float lane[LANES];
 };
@@ -159,7 +159,7 @@ inline uint16_t bits_of(float x, BFloat16) {
 }
 #endif
 
-// Fetches the n values that lie 4 KiB further on. The processor's own prefetchers stop at every page and start anew.
+// Prefetches the n values that are 4 KiB further on: the processor's own prefetchers stop at the end of a page.
 template <class T>
 inline void prefetch_ahead(const T* x, int n) {
 #if defined(__GNUC__)
@@ -175,8 +175,8 @@ inline float sum_lanes(Vec x) {
   return out;
 }
 
-// e^x in place for four vectors of x <= 0, relative error below 4e-6; anything under -87 counts as -87. Four at a time and
-// stage by stage, because one of them alone is a chain of dependent instructions that leaves the processor waiting.
+// e^x in place for four vectors of x <= 0, relative error below 4e-6; x below -87 counts as -87. Four vectors go through
+// each stage together, because one alone is a chain of instructions that wait for each other.
 inline void exp(Vec (&x)[4]) {
   const Vec log2e = splat(1.44269504f), shift = splat(0x1.8p23f), lowest = splat(-87.0f);
   Vec biased[4], p[4];

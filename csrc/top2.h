@@ -1,7 +1,7 @@
-// The two largest logits of a row and the weight of what is not the winner, in one read of the row.
+// The two largest logits of a row and, for the log-odds, the weight of all but the best, in one read of the row.
 //
-// A block is first reduced to its maximum. Only a block whose maximum exceeds the second best so far can change the result,
-// and there are few of those in a row; they are looked at again while they are in the L1 cache.
+// A block is first reduced to its maximum. Only a block whose maximum exceeds the second best so far can change the two
+// largest; a row has few of them, and they are read again while they are in the L1 cache.
 #pragma once
 
 #include "types.h"
@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <limits>
 
-namespace lsp {
+namespace LSP_NAMESPACE {
 
 constexpr int BLOCK = 512;
-constexpr float LOWEST_REST = -80.0f;
+constexpr float HIGHEST_LOG_ODDS = 80.0f;
 
 // Suppressed ids, sorted, and the lowest id that is not among them.
 struct Suppressed {
@@ -23,19 +23,29 @@ struct Suppressed {
   int64_t lowest_allowed = 0;
 };
 
-// What is known of a run of logits. sum = sum of e^(z_j - second) over all j but the winner, kept for `rest` alone.
+inline double exp_of_difference(float a, float b) { return a == b ? 1.0 : std::exp(double(a) - double(b)); }
+
+// What is known of some consecutive logits of a row.
 struct Top2 {
   float first = -INFINITY, second = -INFINITY;
   bool nan = false;
   int64_t token = 0;
-  double sum = 0;
+  double sum = 0;  // of e^(z_j - second) over all j but the best; kept with REST only
 
   float margin() const { return nan ? NAN : first == second ? 0.0f : first - second; }
+
+  // log(p / (1 - p)) of the best token: minus the log of the sum of e^(z_j - first) over the `others`, which are the ids
+  // that are neither suppressed nor the best.
+  float log_odds(int64_t others) const {
+    if (nan) return NAN;
+    if (others == 0) return INFINITY;
+    if (second == -INFINITY) return first == -INFINITY ? float(0.0 - std::log(double(others))) : HIGHEST_LOG_ODDS;
+    const double above = first == second ? 0.0 : double(first) - double(second);
+    return std::min(float(above - std::log(sum)), HIGHEST_LOG_ODDS);
+  }
 };
 
-inline double exp_of_difference(float a, float b) { return a == b ? 1.0 : std::exp(double(a) - double(b)); }
-
-// Joins the run that follows `left`: on equal values the lower id, hence the left one, stays.
+// Joins `right`, which follows `left` in the row. Of equal values the lower id wins, hence the left one.
 template <bool REST>
 inline void merge(Top2& left, const Top2& right) {
   const float loser = std::min(left.first, right.first);
@@ -52,17 +62,8 @@ inline void merge(Top2& left, const Top2& right) {
   }
 }
 
-// rest = log of the sum of e^(z_j - first) over the `others`, the allowed ids that did not win.
-inline float rest_of(const Top2& row, int64_t others) {
-  if (row.nan) return NAN;
-  if (others == 0) return -INFINITY;
-  if (row.second == -INFINITY) return row.first == -INFINITY ? float(std::log(double(others))) : LOWEST_REST;
-  const double below = row.first == row.second ? 0.0 : double(row.second) - double(row.first);
-  return std::max(float(below + std::log(row.sum)), LOWEST_REST);
-}
-
-// Whether anything in the block is above the bound or NaN; if not, and for REST, the sum of e^(x - bound). Under an infinite
-// bound that difference does not exist: nothing counts below -inf, and only its equals count below +inf.
+// Whether anything in the block is above the bound or NaN; if not, and with REST, `sum` becomes the sum of e^(x - bound).
+// With an infinite bound that difference does not exist: with -inf the sum is 0, with +inf it counts the values +inf.
 template <class Blocks, bool REST, class T>
 inline bool exceeds(const T* x, int n, float bound, double& sum) {
   sum = 0;
@@ -71,10 +72,10 @@ inline bool exceeds(const T* x, int n, float bound, double& sum) {
   return Blocks::exceeds(x, n, bound);
 }
 
-// Copies a block as float32, suppressed ids as -inf, and fills it up to a whole number of steps; returns the new length.
+// Copies a block as float32, with -inf for suppressed ids, padded with -inf to a multiple of GRAIN; returns that length.
 template <class Blocks, class T>
 inline int copy_block(const T* x, int n, int64_t offset, const int32_t* ids, const int32_t* ids_end, float* out) {
-  const int padded = (n + Blocks::STEP - 1) / Blocks::STEP * Blocks::STEP;
+  const int padded = (n + Blocks::GRAIN - 1) / Blocks::GRAIN * Blocks::GRAIN;
   Blocks::copy(x, n, out);
   std::fill(out + n, out + padded, -INFINITY);
   for (; ids < ids_end; ++ids)
@@ -82,7 +83,7 @@ inline int copy_block(const T* x, int n, int64_t offset, const int32_t* ids, con
   return padded;
 }
 
-// The two best of a block of whole steps that begins at id `offset`.
+// The two largest of a block that begins with id `offset`; its length is a multiple of GRAIN.
 template <class Blocks, bool REST, class T>
 inline Top2 top2_of(const T* x, int n, int64_t offset) {
   Top2 out = Blocks::top2(x, n);
@@ -132,4 +133,4 @@ Top2 scan(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed
   return best;
 }
 
-}  // namespace lsp
+}  // namespace LSP_NAMESPACE

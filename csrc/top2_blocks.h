@@ -1,7 +1,7 @@
-// The loops over one block of logits, for one instruction set (see foreach_isa.h). The block lengths are multiples of STEP.
+// The loops over one block of logits, for one instruction set (see foreach_isa.h). Block lengths are multiples of GRAIN.
 
 struct Blocks {
-  static constexpr int STEP = 8 * LANES;
+  static constexpr int GRAIN = 8 * LANES;
 
   struct Max {
     Vec value;
@@ -13,8 +13,8 @@ struct Blocks {
     const Vec lowest = splat(-INFINITY);
     Vec top[4] = {lowest, lowest, lowest, lowest};
     Mask nan[2] = {unordered(lowest, lowest), unordered(lowest, lowest)};
-    for (int i = 0; i < n; i += STEP) {
-      prefetch_ahead(x + i, STEP);
+    for (int i = 0; i < n; i += GRAIN) {
+      prefetch_ahead(x + i, GRAIN);
       Vec v[8];
       for (int k = 0; k < 8; ++k) v[k] = load(x + i + k * LANES);
       for (int k = 0; k < 8; ++k) top[k % 4] = larger(v[k], top[k % 4]);
@@ -23,8 +23,8 @@ struct Blocks {
     return {larger(larger(top[0], top[1]), larger(top[2], top[3])), either(nan[0], nan[1])};
   }
 
-  // Whether anything in the block is above the bound, or NaN. This is what nearly every block costs. The bound is a value
-  // of the block's type.
+  // Whether anything in the block is above the bound, or NaN. Most blocks need nothing else. The bound is a value of the
+  // block's type.
   template <class T>
   static bool exceeds(const T* x, int n, float bound) {
 #if LSP_ISA_BITS
@@ -35,8 +35,9 @@ struct Blocks {
   }
 
 #if LSP_ISA_BITS
-  // The same for 16-bit values without converting them. As signed integers the positive ones order as they do and the
-  // negative ones the other way round, below them; a NaN is above infinity among the signed or among the unsigned.
+  // The same for 16-bit values without converting them. Read as signed integers, positive values keep their order, and
+  // negative values are below them in reverse order. A positive NaN is above +inf as a signed integer, a negative NaN is
+  // above -inf as an unsigned one.
   template <class T>
   static bool exceeds16(const T* x, int n, float bound) {
     Vec16 highest[2] = {load16(x), load16(x)}, lowest[2] = {highest[0], highest[0]}, largest[2] = {highest[0], highest[0]};
@@ -51,7 +52,7 @@ struct Blocks {
     }
     const Vec16 high = max_signed(highest[0], highest[1]), low = min_signed(lowest[0], lowest[1]);
     const Vec16 large = max_unsigned(largest[0], largest[1]), negative_infinity = splat16(0x8000 | T::INFINITE);
-    // Among the unsigned only a negative NaN is above -inf; with the sign bit flipped the signed comparison says so.
+    // With the sign bit flipped, a signed comparison orders the bits as unsigned integers.
     const Vec16 flip = splat16(0x8000);
     if (any_above(flip_bits(large, flip), flip_bits(negative_infinity, flip))) return true;
     if (bound >= 0) return any_above(high, splat16(bound == 0 ? 0 : bits_of(bound, T{})));
@@ -59,7 +60,7 @@ struct Blocks {
   }
 #endif
 
-  // The two largest values, NaN passed over and reported; the token is left to find.
+  // The two largest values without NaN, and whether there is one; `find` finds the token.
   template <class T>
   static Top2 top2(const T* x, int n) {
     const Vec lowest = splat(-INFINITY);
@@ -92,7 +93,7 @@ struct Blocks {
     for (; i < n; ++i) out[i] = to_float(x[i]);
   }
 
-  // The first place that holds `value`, which is there.
+  // The first index of `value`, which the block holds.
   template <class T>
   static int find(const T* x, float value) {
     const Vec wanted = splat(value);
@@ -102,7 +103,7 @@ struct Blocks {
     return i;
   }
 
-  // As exceeds, and on the way the sum of e^(x - bound), which holds if nothing exceeds the bound. The bound is finite.
+  // As exceeds, and also the sum of e^(x - bound), which is right only if nothing exceeds the bound. The bound is finite.
   template <class T>
   static bool exceeds(const T* x, int n, float bound, double& sum) {
     const Vec limit = splat(bound);

@@ -1,11 +1,11 @@
-// The two 16-bit storage types. They are converted to float32 when they are loaded, or multiplied exactly and added in
-// float32; nothing is rounded to 16 bits but results.
+// The two 16-bit storage types. Values are converted to float32 when they are loaded, or multiplied exactly and added in
+// float32; only results are rounded to 16 bits.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-namespace lsp {
+namespace LSP_NAMESPACE {
 
 struct BFloat16 {
   static constexpr uint16_t INFINITE = 0x7f80;
@@ -43,7 +43,7 @@ inline float to_float(Half x) {
   return out;
 }
 
-// The nearest value, ties to even.
+// Rounds to the nearest value, ties to even.
 inline void round_to(float x, float& out) { out = x; }
 
 inline void round_to(float x, BFloat16& out) {
@@ -71,4 +71,4 @@ inline void round_to(float x, Half& out) {
   }
 }
 
-}  // namespace lsp
+}  // namespace LSP_NAMESPACE

@@ -2,15 +2,19 @@
 
 `token_stats` scores positions, `select_prefix` applies the rule, `commit_prefix` does both in one launch.
 `suffix_attention` lets the tokens of a pass see the frozen prefix, whose K/V `PrefixCache` holds contiguously.
-Triton serves GPUs, C++ serves CPUs, plain PyTorch (`lsp_kernels.reference`) is the definition. Needs torch alone.
+Triton serves GPUs, C++ serves CPUs, and `lsp_kernels.reference` defines every operation in plain PyTorch. Only torch is
+required.
 """
 
-from lsp_kernels import reference
-from lsp_kernels.attention import suffix_attention, warmup_attention
-from lsp_kernels.cache import PrefixCache
-from lsp_kernels.commit import commit_prefix, select_prefix, token_stats, warmup
-from lsp_kernels.rule import PrefixRule
-from lsp_kernels.types import Commit, TokenStats, Vocabulary, Workspace
+from . import errors, reference
+from .attention import suffix_attention, warmup_attention
+from .cache import PrefixCache
+from .commit import commit_prefix, select_prefix, token_stats, warmup_commit
+from .commit import warmup as warmup  # deprecated, therefore not in __all__
+from .results import Commit, TokenStats
+from .rule import PrefixRule
+from .vocabulary import Vocabulary
+from .workspace import Workspace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -21,10 +25,11 @@ __all__ = [
     "Vocabulary",
     "Workspace",
     "commit_prefix",
+    "errors",
     "reference",
     "select_prefix",
     "suffix_attention",
     "token_stats",
-    "warmup",
     "warmup_attention",
+    "warmup_commit",
 ]

@@ -1,23 +1,26 @@
-"""Checks of arguments. An error names the argument, what was expected and what came; nothing has been written by then.
-
-Shapes, dtypes, devices and strides are checked always. Values are checked where reading them is free: in eager calls on
-CPU tensors, and on other devices with ``LSP_CHECK=1``.
-"""
+"""Checks of the arguments of the operations; the general ones are in `errors`."""
 
 from __future__ import annotations
 
 import math
-import os
-from itertools import pairwise
-from typing import NoReturn
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch._subclasses import FakeTensor
 
-from lsp_kernels.rule import PrefixRule
-from lsp_kernels.types import Vocabulary, Workspace
+from ._shapes import batch_of
+from .errors import (
+    check_attention_lengths,
+    check_borders,
+    check_device,
+    check_index,
+    check_kind,
+    check_tensor,
+    fail_dtype,
+    fail_shape,
+    values_are_free,
+)
+from .rule import PrefixRule
+from .vocabulary import Vocabulary
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -63,17 +66,6 @@ def check_stats(margins: Tensor, tokens: Tensor, vocabulary: Vocabulary | None) 
         check_device("vocabulary", vocabulary.flags, margins)
 
 
-def check_rule(rule: PrefixRule, vocabulary: Vocabulary | None) -> None:
-    check_kind("rule", rule, PrefixRule)
-    if vocabulary is not None:
-        check_kind("vocabulary", vocabulary, Vocabulary)
-    if rule.snap and (vocabulary is None or not vocabulary.has_delimiters):
-        raise ValueError(
-            "Invalid rule: snap=True expects a vocabulary with delimiters, got none (it would commit min_length for "
-            "ever); pass PrefixRule(snap=False) or Vocabulary(..., delimiters=...)"
-        )
-
-
 def check_sequences(
     rows: Tensor,
     row_dims: int,
@@ -82,25 +74,24 @@ def check_sequences(
     starts: Tensor | None,
     rule: PrefixRule,
 ) -> None:
-    """Checks the arguments that say which rows are whose. The first `row_dims` dimensions of `rows` are rows."""
-    if row_dims == 2:
-        batch = rows.size(0)
-        if cu_rows is not None:
+    """Checks the arguments that say which rows belong to which sequence.
+
+    `rows` has `row_dims` dimensions before the vocabulary: 2 for a batch [B, L], 1 for packed rows [R].
+    """
+    if cu_rows is not None:
+        if row_dims == 2:
             raise ValueError("Invalid cu_rows: expected None with a batch of sequences, got a tensor")
-    elif cu_rows is not None:
         check_index("cu_rows", cu_rows, None, rows)
-        batch = cu_rows.size(0) - 1
-    else:
-        batch = 1
+    batch = batch_of(rows, row_dims, cu_rows)
     if n_active is not None:
         check_index("n_active", n_active, batch, rows)
     if starts is not None:
         check_index("starts", starts, batch, rows)
     if not (cu_rows is None and n_active is None and starts is None) and values_are_free(rows):
-        check_values(rows.size(row_dims - 1), batch, cu_rows, n_active, starts, rule)
+        check_sequence_values(rows.size(row_dims - 1), batch, cu_rows, n_active, starts, rule)
 
 
-def check_values(
+def check_sequence_values(
     length: int,
     batch: int,
     cu_rows: Tensor | None,
@@ -108,14 +99,10 @@ def check_values(
     starts: Tensor | None,
     rule: PrefixRule,
 ) -> None:
+    """Raises unless borders, starts and counts fit the rows; `length` rows per sequence, or in all if packed."""
     given = [length] * batch
     if cu_rows is not None:
-        borders = cu_rows.tolist()
-        given = [end - begin for begin, end in pairwise(borders)]
-        if borders[0] < 0 or borders[-1] > length or min(given, default=0) < 0:
-            raise ValueError(
-                f"Invalid cu_rows: expected borders that do not fall, from 0 to at most {length}, got {borders}"
-            )
+        given = check_borders("cu_rows", cu_rows, length, whole=False)
     if starts is not None:
         for b, start in enumerate(starts.tolist()):
             if not 0 <= start <= given[b]:
@@ -127,8 +114,8 @@ def check_values(
                 raise ValueError(f"Invalid n_active[{b}]: expected at least 0, got {n}")
             if n > given[b] and rule.scored_rows(n) > given[b]:
                 raise ValueError(
-                    f"Invalid n_active[{b}]: with {n} active positions the rule looks at "
-                    f"{rule.scored_rows(n)} rows, got {given[b]}"
+                    f"Invalid n_active[{b}]: expected at least {rule.scored_rows(n)} rows "
+                    f"(the rule looks at them with {n} active positions), got {given[b]}"
                 )
 
 
@@ -178,82 +165,13 @@ def check_attention(
     if append_lens is not None:
         check_index("append_lens", append_lens, batch, q)
     if values_are_free(q):
-        check_attention_values(q.size(-3), k_cache.size(2), cu_seqlens, prefix_lens, append_lens)
-
-
-def check_attention_values(
-    length: int, capacity: int, cu_seqlens: Tensor | None, prefix_lens: Tensor, append_lens: Tensor | None
-) -> None:
-    prefixes = prefix_lens.tolist()
-    given = [length] * len(prefixes)
-    if cu_seqlens is not None:
-        borders = cu_seqlens.tolist()
-        given = [end - begin for begin, end in pairwise(borders)]
-        if borders[0] != 0 or borders[-1] != length or min(given, default=0) < 0:
-            raise ValueError(
-                f"Invalid cu_seqlens: expected borders that do not fall, from 0 to {length}, got {borders}"
-            )
-    for b, prefix in enumerate(prefixes):
-        if not 0 <= prefix <= capacity:
-            raise ValueError(f"Invalid prefix_lens[{b}]: expected 0 to {capacity} (the cache's slots), got {prefix}")
-    for b, append in enumerate([] if append_lens is None else append_lens.tolist()):
-        most = min(given[b], capacity - prefixes[b])
-        if not 0 <= append <= most:
-            raise ValueError(
-                f"Invalid append_lens[{b}]: expected 0 to {most} ({given[b]} tokens in the pass, "
-                f"{capacity - prefixes[b]} free slots), got {append}"
-            )
+        check_attention_lengths(q.size(-3), k_cache.size(2), cu_seqlens, prefix_lens, append_lens)
 
 
 def as_scale(scale: float) -> float:
+    """The factor of the scores as a finite Python float."""
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise TypeError(f"Invalid scale: expected a number, got {type(scale).__name__}")
     if not math.isfinite(scale):
         raise ValueError(f"Invalid scale: expected a finite number, got {scale}")
     return float(scale)
-
-
-def values_are_free(tensor: Tensor) -> bool:
-    if torch.compiler.is_compiling() or isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
-        return False  # no values to look at
-    return tensor.is_cpu or (not tensor.is_meta and os.environ.get("LSP_CHECK") == "1")
-
-
-def check_index(name: str, tensor: Tensor, size: int | None, rows: Tensor) -> None:
-    check_tensor(name, tensor)
-    if tensor.dim() != 1 or (tensor.size(0) < 1 if size is None else tensor.size(0) != size):
-        fail_shape(name, "[B + 1]" if size is None else f"[{size}]", tensor)
-    if tensor.dtype != torch.int32:
-        fail_dtype(name, "int32", tensor)
-    if not tensor.is_contiguous():
-        raise ValueError(f"Invalid strides of {name}: expected contiguous, got {tensor.stride()}")
-    check_device(name, tensor, rows)
-
-
-def check_workspace(workspace: Workspace | None) -> None:
-    if workspace is not None:
-        check_kind("workspace", workspace, Workspace)
-
-
-def check_tensor(name: str, value: object) -> None:
-    check_kind(name, value, Tensor)
-    if value.layout != torch.strided or value.is_nested:  # type: ignore[attr-defined]
-        raise ValueError(f"Invalid layout of {name}: expected a dense tensor, got {value.layout}")  # type: ignore[attr-defined]
-
-
-def check_kind(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"Invalid {name}: expected a {kind.__name__}, got {type(value).__name__}")
-
-
-def check_device(name: str, tensor: Tensor, other: Tensor) -> None:
-    if tensor.device != other.device:
-        raise ValueError(f"Invalid device of {name}: expected {other.device}, got {tensor.device}")
-
-
-def fail_shape(name: str, expected: str, tensor: Tensor) -> NoReturn:
-    raise ValueError(f"Invalid shape of {name}: expected {expected}, got {list(tensor.shape)}")
-
-
-def fail_dtype(name: str, expected: str, tensor: Tensor) -> NoReturn:
-    raise TypeError(f"Invalid dtype of {name}: expected {expected}, got {tensor.dtype}")

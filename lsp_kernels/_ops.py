@@ -1,8 +1,8 @@
-"""The operations as torch knows them: schemas, Meta functions, the autograd policy, and who serves what.
+"""The operators of torch: schemas, Meta functions, the autograd policy, and which backend serves which device.
 
-The reference is registered for every device. A faster backend is registered for its device and then serves instead:
-the C++ extension for CPU, Triton for CUDA (NVIDIA and ROCm), which is imported when the first GPU tensor
-comes. No operation is differentiable: autograd is passed over, and no output requires a gradient.
+The reference is registered for every device. A faster backend is registered for its own device and takes precedence
+there: the C++ extension for CPU, Triton for CUDA (NVIDIA and ROCm), which is imported with the first call on a GPU.
+No operation is differentiable: the Autograd key falls through, and no output requires a gradient.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from lsp_kernels import reference
-from lsp_kernels.rule import MILLION, PrefixRule
+from . import reference
+from ._namespace import NAMESPACE
+from ._shapes import batch_of
+from .rule import MILLION, PrefixRule
 
 RULE = "int alpha_ppm, int beta_ppm, int min_length, int window, float? floor, bool snap, bool keep"
 WORKSPACE = "Tensor(a!)? partials, Tensor(b!)? tickets"
@@ -35,25 +37,26 @@ SCHEMAS = {
     f"Tensor? append_lens, float scale, {WORKSPACE}) -> Tensor",
 }
 
-library = torch.library.Library("lsp", "DEF")
+library = torch.library.Library(NAMESPACE, "DEF")
+operators = getattr(torch.ops, NAMESPACE)  # call `.default` of each: it saves the search for an overload
 
 
 class SlowBackendWarning(UserWarning):
-    """An operation is served by the reference although a faster backend exists for the device."""
+    """The reference serves an operation although a faster backend exists for the device."""
 
 
 warnings.simplefilter("once", SlowBackendWarning)
 
 
 class Tables(NamedTuple):
-    """The part of a `Vocabulary` that an operation receives."""
+    """The tables of a `Vocabulary`, as an operator receives them."""
 
     flags: Tensor | None
     suppressed: Tensor | None
 
 
 def rule_arguments(rule: PrefixRule) -> tuple[Any, ...]:
-    """A rule in the order of the schemas."""
+    """A rule as the schemas take it: seven arguments in their order."""
     keep = rule.no_delimiter == "keep"
     return rule.alpha_ppm, rule.beta_ppm, rule.min_length, rule.window, rule.floor, rule.snap, keep
 
@@ -61,6 +64,7 @@ def rule_arguments(rule: PrefixRule) -> tuple[Any, ...]:
 def rule_from(
     alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
 ) -> PrefixRule:
+    """The rule behind the seven arguments of `rule_arguments`."""
     no_delimiter: Literal["keep", "minimum"] = "keep" if keep else "minimum"
     return PrefixRule(alpha / MILLION, beta / MILLION, min_length, window, floor, snap, no_delimiter)
 
@@ -108,10 +112,6 @@ def _suffix_attention(*arguments: Any) -> Tensor:
     return reference.suffix_attention(*tensors, scale=scale)
 
 
-def _batch(row_dims: int, rows: Tensor, cu_rows: Tensor | None) -> Any:
-    return rows.size(0) if row_dims == 2 else 1 if cu_rows is None else cu_rows.size(0) - 1
-
-
 def _meta_token_stats(logits: Tensor, *_: Any) -> tuple[Tensor, ...]:
     shape = logits.shape[:-1]
     return (
@@ -125,7 +125,7 @@ def _meta_lengths(rows: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _meta_select_prefix(margins: Tensor, tokens: Tensor, cu_rows: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-    return _meta_lengths(margins, _batch(margins.dim(), margins, cu_rows))
+    return _meta_lengths(margins, batch_of(margins, margins.dim(), cu_rows))
 
 
 def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
@@ -134,7 +134,7 @@ def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *_: Any) -> tupl
         logits.new_empty(shape, dtype=torch.int64),
         logits.new_empty(shape, dtype=torch.float32),
     )
-    return (*_meta_lengths(logits, _batch(logits.dim() - 1, logits, cu_rows)), tokens, margins)
+    return (*_meta_lengths(logits, batch_of(logits, logits.dim() - 1, cu_rows)), tokens, margins)
 
 
 def _meta_suffix_attention(q: Tensor, *_: Any) -> Tensor:
@@ -142,7 +142,7 @@ def _meta_suffix_attention(q: Tensor, *_: Any) -> Tensor:
 
 
 def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference as a backend: without gradients, and with one warning where something faster was expected."""
+    """The reference as a backend, without gradients. It warns once if the device's faster backend is missing."""
 
     @functools.wraps(operation)
     def serve(rows: Tensor, *arguments: Any) -> Any:
@@ -163,14 +163,14 @@ def _register(family: str, name: str, plain: Callable[..., Any], meta: Callable[
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     if triton_reason() is None:
         library.impl(name, _served_by_triton(family, name), "CUDA")
-    torch.library.register_fake(f"lsp::{name}", meta, lib=library)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", meta, lib=library)
 
 
 def _served_by_triton(family: str, name: str) -> Callable[..., Any]:
-    """The Triton launcher, on the device of its tensors; Triton is imported with the first call."""
+    """The Triton launcher as a backend. Triton is imported with the first call."""
 
     def serve(rows: Tensor, *arguments: Any) -> Any:
-        launch = getattr(importlib.import_module(f"lsp_kernels.triton.{family}"), name)
+        launch = getattr(importlib.import_module(f".triton.{family}", __package__), name)
         with torch.cuda.device(rows.device):
             return launch(rows, *arguments)
 
@@ -179,7 +179,7 @@ def _served_by_triton(family: str, name: str) -> Callable[..., Any]:
 
 @functools.cache
 def triton_reason() -> str | None:
-    """Why Triton does not serve, or None if it does."""
+    """Why Triton cannot serve, or None if it can."""
     try:
         return None if importlib.util.find_spec("triton") else "Triton is not installed"
     except (ImportError, ValueError) as error:
@@ -187,9 +187,9 @@ def triton_reason() -> str | None:
 
 
 def _load_cpp() -> tuple[ModuleType | None, str | None]:
-    """The C++ extension, or why there is none."""
+    """The C++ extension, or None and the reason why it cannot be loaded."""
     try:
-        return importlib.import_module("lsp_kernels._C"), None
+        return importlib.import_module("._C", __package__), None
     except ImportError as error:
         return None, f"the C++ extension is missing ({error})"
 

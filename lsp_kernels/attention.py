@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lsp_kernels import _checks, reference
-from lsp_kernels._ops import triton_reason
-from lsp_kernels.types import Workspace
+from . import reference
+from ._checks import as_scale, check_attention
+from ._ops import operators, triton_reason
+from .triton.configs.attention import tiles_of, workspace_of
+from .workspace import Workspace, reserve
 
 
 def suffix_attention(
@@ -26,34 +28,34 @@ def suffix_attention(
     """Attends to the frozen prefix in the cache and to the tokens of the pass, and appends to the cache, in one launch.
 
     Every query of sequence b sees the first ``prefix_lens[b]`` slots of the cache and all tokens of its own sequence in
-    the pass, in both directions. The K/V of the first ``append_lens[b]`` tokens are then the next slots of the cache.
-    No other slot is written, and none past the prefix is read, whatever it holds.
+    the pass, in both directions. The K/V of the first ``append_lens[b]`` tokens of the pass are written to the slots
+    after the prefix. No other slot is written, and no slot past the prefix is read, so those may hold anything.
 
     Parameters
     ----------
     q : Tensor, float32, bfloat16 or float16, [T, Hq, D] or [B, N, Hq, D]
-        Packed tokens of all sequences, or a batch of equal lengths. D is a multiple of 16 from 32 to 256. Views of a
-        fused projection are not copied: any strides, as long as the last dimension is contiguous. float64 is served by
-        the reference, for checks.
+        Packed tokens of all sequences, or a batch of equal lengths. D is a multiple of 16 from 32 to 256. Any strides,
+        as long as the last dimension is contiguous: views of a fused projection are not copied. The reference serves
+        float64, for checks.
     k, v : Tensor, as q, with Hkv heads
-        Hq is a multiple of Hkv. K with its rotary embedding applied. They must not overlap the cache.
+        Hq is a multiple of Hkv. K has its rotary embedding applied. They must not overlap the cache.
     k_cache, v_cache : Tensor, [B, Hkv, S, D]
         Written in place.
     cu_seqlens : Tensor, int32 [B + 1], or None
-        Borders of the packed sequences, from 0 to T. A sequence may be empty. None for a batch [B, N, H, D].
+        Borders of the packed sequences, from 0 to T. A sequence may be empty. None with a batch [B, N, Hq, D].
     prefix_lens : Tensor, int32 [B]
-        How many slots of each sequence's cache are frozen.
+        How many slots of each sequence hold its frozen prefix.
     append_lens : Tensor, int32 [B], optional
-        How many of the first tokens of the pass are appended. By default none.
+        How many tokens of each sequence, from its first in the pass on, are appended. By default none.
     scale : float, optional
-        Of the scores, by default 1 / sqrt(D).
+        Factor of the scores, by default 1 / sqrt(D).
     workspace : Workspace, optional
-        Saves an allocation and a memset on a GPU, where long prefixes are shared by several programs.
+        Saves an allocation and a memset on a GPU, where several programs share a long prefix.
 
     Returns
     -------
     Tensor
-        As q, contiguous.
+        Shape and dtype of q, contiguous.
 
     Examples
     --------
@@ -66,15 +68,15 @@ def suffix_attention(
     >>> torch.equal(k_cache[0, :, :3], k[:3].transpose(0, 1)), bool(k_cache[0, :, 3:].any())
     (True, False)
     """
-    _checks.check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
-    scale = q.size(-1) ** -0.5 if scale is None else _checks.as_scale(scale)
-    shared = _reserve(workspace, q, k_cache)
+    check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
+    scale = q.size(-1) ** -0.5 if scale is None else as_scale(scale)
+    shared = reserve(workspace, q.device, workspace_of, q, k_cache)
     if q.dtype == torch.float64:
         with torch.no_grad():
             return reference.suffix_attention(
                 q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale=scale
             )
-    out: Tensor = torch.ops.lsp.suffix_attention.default(
+    out: Tensor = operators.suffix_attention.default(
         q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, *shared
     )
     return out
@@ -90,11 +92,11 @@ def warmup_attention(
     prefix_lens: Tensor,
     append_lens: Tensor | None = None,
 ) -> None:
-    """Compiles the GPU kernels for calls like this one, with any number of tokens and any lengths.
+    """Compiles the GPU kernels for calls of `suffix_attention` like this one, with any number of tokens and lengths.
 
-    A first call compiles, which fails inside a CUDA graph capture and takes seconds elsewhere. The arguments are those
-    of `suffix_attention`; the cache stays as it is. Other heads, a missing `append_lens` or strides of another
-    divisibility by 16 are other kernels. On a CPU there is nothing to compile.
+    The first call of an operation compiles its kernel, which takes seconds and fails inside a CUDA graph capture. The
+    arguments are those of `suffix_attention`; the cache stays as it is. Calls with another number of heads, without
+    `append_lens` or with strides of another divisibility by 16 use other kernels. On a CPU there is nothing to compile.
 
     Examples
     --------
@@ -104,27 +106,16 @@ def warmup_attention(
     >>> q, k, v = torch.randn(3, 1, 5, 1, 32)
     >>> warmup_attention(q, k, v, k_cache, v_cache, None, torch.zeros(1, dtype=torch.int32))
     """
-    _checks.check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
+    check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
     if q.device.type != "cuda" or triton_reason() is not None:
         return
-    from lsp_kernels.triton import attention as kernels
-    from lsp_kernels.triton import configs
+    from .triton import attention as kernels
 
     none = torch.zeros_like(prefix_lens)
     lengths = (cu_seqlens, none, None if append_lens is None else none)
     with torch.cuda.device(q.device):
-        for config in configs.attention_tiles(q):
+        for config in tiles_of(q):
             for splits in (1, 2):
                 kernels.suffix_attention(
                     q, k, v, k_cache, v_cache, *lengths, 1.0, None, None, splits=splits, config=config
                 )
-
-
-def _reserve(workspace: Workspace | None, q: Tensor, k_cache: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """What the caller's workspace holds for a launch, if there is one and the device has a use for it."""
-    _checks.check_workspace(workspace)
-    if workspace is None or q.device.type != "cuda":
-        return None, None
-    from lsp_kernels.triton import configs
-
-    return workspace.reserve(q.device, *configs.attention_workspace_of(q, k_cache))

@@ -1,4 +1,4 @@
-"""The contiguous append-only cache of the frozen prefixes of a batch."""
+"""The contiguous, append-only K/V cache of the frozen prefixes of a batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lsp_kernels.attention import suffix_attention
-from lsp_kernels.rule import as_integer
-from lsp_kernels.types import Workspace
+from .attention import suffix_attention
+from .errors import as_integer
+from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -23,14 +23,14 @@ SHAPE = ("n_layers", "batch", "n_kv_heads", "capacity", "head_dim")
 class PrefixCache:
     """K and V of the frozen prefix of every sequence, for every layer, in one contiguous block each.
 
-    A pass is `begin`, then `attend` once per layer, then `advance`. What a pass has appended counts from `advance` on,
-    so a pass which is interrupted leaves the prefixes as they were.
+    A pass is `begin`, then `attend` once per layer, then `advance`. Only `advance` makes the appended tokens part of
+    the prefixes, so a pass that is interrupted leaves them as they were.
 
     Parameters
     ----------
     n_layers, batch, n_kv_heads, capacity, head_dim : int
         Each layer holds K and V of shape [batch, n_kv_heads, capacity, head_dim]. All of it is allocated at once;
-        `bytes_needed` tells how much that is before.
+        `bytes_needed` gives the size beforehand.
     dtype : torch.dtype
     device : torch.device or str
 
@@ -82,15 +82,15 @@ class PrefixCache:
         self.k, self.v = self._allocate(), self._allocate()
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=self.device)
         self.workspace = Workspace()
-        self._lengths = [0] * batch  # the same on the host, where the loop knows them without waiting
-        self._append: list[int] | None = None  # of the pass that has begun
-        self._pass: tuple[Tensor | None, Tensor] | None = None  # its borders and appended lengths on the device
+        self._lengths = [0] * batch  # `lengths` on the host, to be read without a synchronisation
+        self._append: list[int] | None = None  # how much the pass that has begun appends to each sequence
+        self._pass: tuple[Tensor | None, Tensor] | None = None  # borders of that pass, and `_append` on the device
 
     @staticmethod
     def bytes_needed(
         n_layers: int, batch: int, n_kv_heads: int, capacity: int, head_dim: int, *, dtype: torch.dtype = torch.float32
     ) -> int:
-        """The exact size of the K and V of such a cache.
+        """The size in bytes of the K and V of such a cache.
 
         >>> PrefixCache.bytes_needed(32, 1, 32, 4096, 128, dtype=torch.bfloat16) // 2**20
         2048
@@ -109,8 +109,8 @@ class PrefixCache:
         cu_seqlens : Tensor, int32 [batch + 1], or None
             The borders of the packed tokens, as in `suffix_attention`.
         append : sequence of int
-            How many tokens at the front of each sequence this pass appends. More than there is room for is an error
-            that leaves the cache as it was.
+            How many tokens of each sequence, from its first in the pass on, this pass appends. An append past the
+            capacity is refused before anything is written.
         """
         append = [as_integer(f"append[{b}]", n, 0) for b, n in enumerate(append)]
         if len(append) != self.batch:
@@ -125,7 +125,7 @@ class PrefixCache:
         self._pass = cu_seqlens, self._upload(append)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
-        """Attention of one layer in the pass that has begun, and its append, by one call of `suffix_attention`."""
+        """Attention and append of one layer in the pass that has begun, by one call of `suffix_attention`."""
         if self._pass is None:
             raise RuntimeError("Invalid call of attend: expected a pass that has begun, got none; call begin")
         if not 0 <= as_integer("layer", layer, 0) < self.n_layers:
@@ -145,18 +145,18 @@ class PrefixCache:
         )
 
     def advance(self) -> None:
-        """Ends the pass: from here on what it appended is frozen."""
+        """Ends the pass: from here on the tokens that it appended are frozen."""
         if self._pass is None or self._append is None:
             raise RuntimeError("Invalid call of advance: expected a pass that has begun, got none; call begin")
         self._set([held + new for held, new in zip(self._lengths, self._append, strict=True)])
 
     def refresh(self, sequences: Iterable[int] | None = None) -> None:
-        """Empties the prefixes of these sequences, by default of all: the next pass computes everything anew."""
+        """Empties the prefixes of these sequences, by default of all, so the next pass recomputes all their tokens."""
         chosen = range(self.batch) if sequences is None else self._indices(sequences)
         self.truncate({b: 0 for b in chosen})
 
     def truncate(self, lengths: dict[int, int]) -> None:
-        """Shortens the prefixes of these sequences to these lengths."""
+        """Shortens the prefix of each sequence b among the keys to ``lengths[b]``."""
         self._indices(lengths)
         for b, length in lengths.items():
             if not 0 <= as_integer(f"lengths[{b}]", length, 0) <= self._lengths[b]:
@@ -183,7 +183,7 @@ class PrefixCache:
 
 
 def _free_bytes(device: torch.device) -> float:
-    """What is free on the device, as far as it says so."""
+    """The free memory of a device in bytes; infinity where it is not known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "cpu" and MEMINFO.exists():

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from lsp_kernels import _checks
-from lsp_kernels._ops import rule_arguments, triton_reason
-from lsp_kernels.rule import PrefixRule
-from lsp_kernels.triton import configs
-from lsp_kernels.types import Commit, TokenStats, Vocabulary, Workspace
-
-_ops = torch.ops.lsp  # with `.default`, which saves the search for an overload
+from ._checks import check_logits, check_sequences, check_stats
+from ._ops import operators, rule_arguments, triton_reason
+from ._shapes import batch_of
+from .errors import deprecated
+from .results import Commit, TokenStats
+from .rule import PrefixRule
+from .triton.configs.commit import split_counts, workspace_of
+from .vocabulary import Vocabulary, check_rule
+from .workspace import Workspace, reserve
 
 
 def token_stats(
     logits: Tensor, *, vocabulary: Vocabulary | None = None, workspace: Workspace | None = None
 ) -> TokenStats:
-    """Best token, two largest logits and weight of the rest of every row, in one read of the logits.
+    """Best token, two largest logits and log-odds of the best token, of every row, in one read of the logits.
 
-    Serves every scheduler: margins are top1 - top2, the best token's probability is sigmoid(-rest).
+    The result has what schedulers rank by: margins are top1 - top2, the best token's probability is sigmoid(log_odds).
 
     Parameters
     ----------
     logits : Tensor, float32, bfloat16 or float16 [R, V] or [B, L, V]
         Any strides, as long as the last dimension is contiguous. Never copied.
     vocabulary : Vocabulary, optional
-        Its suppressed ids are never looked at.
+        Its suppressed ids are left out.
     workspace : Workspace, optional
         Saves an allocation and a memset on a GPU.
 
     Returns
     -------
     TokenStats
-        ``tokens`` int64, ``top1``, ``top2``, ``rest`` float32, each [R] or [B, L].
+        ``tokens`` int64, ``top1``, ``top2``, ``log_odds`` float32, each [R] or [B, L].
 
     Examples
     --------
@@ -43,11 +47,9 @@ def token_stats(
     >>> stats.tokens, stats.margins
     (tensor([1, 0]), tensor([2., 0.]))
     """
-    _checks.check_logits(logits, vocabulary)
-    flags, suppressed = _tables(vocabulary)
-    return TokenStats(
-        *_ops.token_stats.default(logits, flags, suppressed, *_reserve(workspace, logits, logits.shape[:-1].numel()))
-    )
+    check_logits(logits, vocabulary)
+    shared = reserve(workspace, logits.device, workspace_of, logits, logits.shape[:-1].numel())
+    return TokenStats(*operators.token_stats.default(logits, *_tables(vocabulary), *shared))
 
 
 def select_prefix(
@@ -60,12 +62,12 @@ def select_prefix(
     rule: PrefixRule,
     vocabulary: Vocabulary | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The selection rule alone, for those who have their own margins.
+    """The selection rule alone, on margins that the caller has.
 
     Parameters
     ----------
     margins : Tensor, float32 [R] or [B, L]
-        One sequence, or several by `cu_rows`, or a batch.
+        Packed rows, which are one sequence without `cu_rows`, or a batch.
     tokens : Tensor, int64, as the margins
         The best token of every row.
     cu_rows, n_active, starts
@@ -88,11 +90,11 @@ def select_prefix(
     >>> select_prefix(margins, tokens, rule=PrefixRule(), vocabulary=Vocabulary(20, delimiters=[3]))
     (tensor([3], dtype=torch.int32), tensor([False]))
     """
-    _checks.check_rule(rule, vocabulary)
-    _checks.check_stats(margins, tokens, vocabulary)
-    _checks.check_sequences(margins, margins.dim(), cu_rows, n_active, starts, rule)
+    check_rule(rule, vocabulary)
+    check_stats(margins, tokens, vocabulary)
+    check_sequences(margins, margins.dim(), cu_rows, n_active, starts, rule)
     flags, _ = _tables(vocabulary)
-    lengths, finished = _ops.select_prefix.default(
+    lengths, finished = operators.select_prefix.default(
         margins, tokens, cu_rows, n_active, starts, flags, *rule_arguments(rule)
     )
     return lengths, finished
@@ -110,7 +112,7 @@ def commit_prefix(
 ) -> Commit:
     """Scores the masked positions of a batch and chooses how many of each sequence to commit, in one launch.
 
-    Only the first ``rule.scored_rows(N)`` rows of a sequence are read: nothing after them can change its length.
+    Only the first ``rule.scored_rows(N)`` rows of a sequence are read: the rows after them cannot change its length.
 
     Parameters
     ----------
@@ -120,11 +122,11 @@ def commit_prefix(
     cu_rows : Tensor, int32 [B + 1], optional
         Borders of the sequences in packed rows. Without it they are one sequence.
     n_active : Tensor, int32 [B], optional
-        N, how many positions are masked. By default all rows from the start on; it may exceed the rows given, as long
-        as the rule sees all it looks at.
+        N, how many positions are masked; by default all rows from the start on. It may exceed the number of rows
+        given, as long as there are ``rule.scored_rows(N)`` of them.
     starts : Tensor, int32 [B], optional
-        The row of the first masked position, counted from the sequence's first row. Default 0. For a model whose logits
-        are shifted by one (Dream) pass the position before the first mask.
+        The row of the first masked position, counted from the sequence's first row; by default 0. For a model whose
+        logits are shifted by one (Dream) pass the row before it.
     rule : PrefixRule
     vocabulary : Vocabulary, optional
         Delimiters, stops and suppressed ids. ``rule.snap`` needs delimiters.
@@ -134,8 +136,8 @@ def commit_prefix(
     Returns
     -------
     Commit
-        ``lengths`` int32 [B], ``finished`` bool [B], and ``tokens`` int64, ``margins`` float32 by the logits' row
-        index, [B, L] or [R].
+        ``lengths`` int32 [B], ``finished`` bool [B], and ``tokens`` int64, ``margins`` float32 for every row of the
+        logits, [B, L] or [R].
 
     Examples
     --------
@@ -150,20 +152,18 @@ def commit_prefix(
     >>> commit.tokens[0]
     tensor([ 7,  7,  7,  7,  7, -1, -1, -1])
     """
-    _checks.check_rule(rule, vocabulary)
-    _checks.check_logits(logits, vocabulary)
-    _checks.check_sequences(logits, logits.dim() - 1, cu_rows, n_active, starts, rule)
-    flags, suppressed = _tables(vocabulary)
-    batch = logits.size(0) if logits.dim() == 3 else 1 if cu_rows is None else cu_rows.size(0) - 1
-    shared = _reserve(workspace, logits, batch)
+    check_rule(rule, vocabulary)
+    check_logits(logits, vocabulary)
+    check_sequences(logits, logits.dim() - 1, cu_rows, n_active, starts, rule)
+    shared = reserve(workspace, logits.device, workspace_of, logits, batch_of(logits, logits.dim() - 1, cu_rows))
     return Commit(
-        *_ops.commit_prefix.default(
-            logits, cu_rows, n_active, starts, flags, suppressed, *rule_arguments(rule), *shared
+        *operators.commit_prefix.default(
+            logits, cu_rows, n_active, starts, *_tables(vocabulary), *rule_arguments(rule), *shared
         )
     )
 
 
-def warmup(
+def warmup_commit(
     logits: Tensor,
     cu_rows: Tensor | None = None,
     n_active: Tensor | None = None,
@@ -172,41 +172,40 @@ def warmup(
     rule: PrefixRule,
     vocabulary: Vocabulary | None = None,
 ) -> None:
-    """Compiles the GPU kernels for calls like this one, with any number of rows.
+    """Compiles the GPU kernels for calls of the commit operations like this one, with any number of rows.
 
-    A first call compiles, which fails inside a CUDA graph capture and takes seconds elsewhere. The arguments are those
-    of `commit_prefix`; they are read, and nothing else happens to them. Other optional arguments, another kind of rule
-    or strides of another divisibility by 16 are other kernels. On a CPU there is nothing to compile.
+    The first call of an operation compiles its kernel, which takes seconds and fails inside a CUDA graph capture. The
+    arguments are those of `commit_prefix`; they are only read. Calls with other optional arguments, a rule with a floor
+    instead of one without, another ``snap`` or ``no_delimiter``, or strides of another divisibility by 16 use other
+    kernels. On a CPU there is nothing to compile.
 
     Examples
     --------
     >>> import torch
-    >>> from lsp_kernels import PrefixRule, warmup
-    >>> warmup(torch.zeros(4, 100), rule=PrefixRule(snap=False))
+    >>> from lsp_kernels import PrefixRule, warmup_commit
+    >>> warmup_commit(torch.zeros(4, 100), rule=PrefixRule(snap=False))
     """
     commit = commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
     select_prefix(commit.margins, commit.tokens, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
     token_stats(logits, vocabulary=vocabulary)
     if logits.device.type != "cuda" or triton_reason() is not None:
         return
-    from lsp_kernels.triton import commit as kernels
+    from .triton import commit as kernels
 
     tables = _tables(vocabulary)
     with torch.cuda.device(logits.device):
-        for splits in configs.split_counts():
+        for splits in split_counts():
             kernels.token_stats(logits, *tables, None, None, splits=splits)
             kernels.commit_prefix(
                 logits, cu_rows, n_active, starts, *tables, *rule_arguments(rule), None, None, splits=splits
             )
 
 
+def warmup(*arguments: Any, **options: Any) -> None:
+    """Deprecated: `warmup_commit`."""
+    deprecated("lsp_kernels.warmup", "lsp_kernels.warmup_commit")
+    warmup_commit(*arguments, **options)
+
+
 def _tables(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if vocabulary is None else (vocabulary.flags, vocabulary.suppressed)
-
-
-def _reserve(workspace: Workspace | None, logits: Tensor, n_tickets: int) -> tuple[Tensor | None, Tensor | None]:
-    """What the caller's workspace holds for a launch, if there is one and the device has a use for it."""
-    _checks.check_workspace(workspace)
-    if workspace is None or logits.device.type != "cuda":
-        return None, None
-    return workspace.reserve(logits.device, *configs.workspace_of(logits, n_tickets))

@@ -1,6 +1,7 @@
 """``python -m lsp_kernels.info``: versions, and which backend serves each operation here and why. Never fails.
 
-With ``--targets``: every kernel compiled for every architecture, as a table. Needs Triton, not a GPU.
+With ``--targets`` it compiles one build of each kernel for every architecture and prints a table. That needs Triton,
+but no GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def versions() -> Report:
 def processor() -> Report:
     import torch
 
-    from lsp_kernels import _ops
+    from . import _ops
 
     yield "threads", str(torch.get_num_threads())
     forced = os.environ.get("LSP_CPU_ISA")
@@ -42,7 +43,7 @@ def processor() -> Report:
     elif forced in known:
         yield "instruction set", f"{forced} (LSP_CPU_ISA; the widest would be {widest})"
     else:
-        yield "instruction set", f"LSP_CPU_ISA={forced} is none of {', '.join(known)}: every call will raise"
+        yield "instruction set", f"Invalid LSP_CPU_ISA: expected {' or '.join(known)}, got {forced}; every call raises"
 
 
 def accelerators() -> Report:
@@ -58,18 +59,22 @@ def accelerators() -> Report:
 def backends() -> Report:
     import torch
 
-    from lsp_kernels import _ops
+    from . import _ops
+    from ._namespace import NAMESPACE
 
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in _ops.SCHEMAS:
-        cpu = "C++ (the extension loads)" if has(f"lsp::{name}", "CPU") else f"reference ({_ops.cpp_reason})"
-        gpu = "Triton (it is installed)" if has(f"lsp::{name}", "CUDA") else f"reference ({_ops.triton_reason()})"
+        cpu = "C++ (the extension loads)" if has(f"{NAMESPACE}::{name}", "CPU") else f"reference ({_ops.cpp_reason})"
+        gpu = (
+            "Triton (it is installed)" if has(f"{NAMESPACE}::{name}", "CUDA") else f"reference ({_ops.triton_reason()})"
+        )
         yield name, f"CPU: {cpu}; GPU: {gpu}; other devices: reference"
 
 
 def targets() -> None:
+    """Prints the compiled facts of one build of each kernel for every architecture."""
     try:
-        from lsp_kernels.triton.report import print_targets
+        from .triton.aot.report import print_targets
     except ImportError as error:
         print(f"compiling for other GPUs needs Triton: pip install triton numpy ({error})")
     else:
@@ -77,7 +82,7 @@ def targets() -> None:
 
 
 def report(more: Mapping[str, Callable[[], Report]]) -> None:
-    """Prints the report, and further sections below it."""
+    """Prints the report, followed by the sections in `more`."""
     sections: dict[str, Callable[[], Report]] = {
         "Versions": versions,
         "Processor": processor,
@@ -90,7 +95,7 @@ def report(more: Mapping[str, Callable[[], Report]]) -> None:
         try:
             for name, value in section():
                 print(f"  {name:<16} {value}")
-        except Exception as error:  # a report of what is broken must not break
+        except Exception as error:  # the report must work where the installation does not
             print(f"  {'unavailable':<16} {type(error).__name__}: {error}")
     sys.stdout.flush()
 

@@ -1,13 +1,12 @@
-"""The selection rule: how many of a sequence's masked positions one step commits.
+"""The selection rule: how many of a sequence's masked positions one pass commits.
 
-This is the rule's one home in Python; ``csrc/rule.h`` and the Triton kernels have the same steps under the same names.
-Everything here is exact integer arithmetic or a comparison of float32 margins, so that all of them agree bit for bit.
+``csrc/rule.h`` and ``triton/rule.py`` have the same steps under the same names. Everything here is exact integer
+arithmetic or a comparison of float32 margins, so all three agree bit for bit.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Literal
@@ -15,19 +14,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .errors import as_integer
+
 MILLION = 1_000_000
-# Bits of a vocabulary's flags. The last one marks every id of a span that holds a suppressed one, so that a kernel can
-# pass over whole spans without looking.
+# Bits of a vocabulary's flags. SUPPRESSED_NEAR marks every id of a span that holds a suppressed id: where it is not
+# set, a kernel need not look at the flags of the span's other ids.
 DELIMITER, STOP, SUPPRESSED, SUPPRESSED_NEAR = 1, 2, 4, 8
 SPAN = 16384
 
 
 @dataclass(frozen=True)
 class PrefixRule:
-    """How much of the stable prefix a step commits.
+    """How much of the stable prefix a pass commits.
 
     ``PrefixRule()`` is the rule of the paper. A ``floor`` makes it conservative when the model is unsure: without one,
-    a step commits at least ``alpha`` of what is masked, however small its margins are.
+    a pass commits at least ``alpha`` of the masked positions, however small their margins are.
 
     Parameters
     ----------
@@ -35,16 +36,16 @@ class PrefixRule:
         The candidate length lies in [ceil(alpha N), floor(beta N)], 0 < alpha <= beta <= 1, N being the number of
         masked positions. Both are held in millionths, so that the bounds are exact integers on every device.
     min_length : int
-        L_min >= 1, the least that is committed (or all N, if fewer).
+        L_min >= 1, the smallest commit length (N if fewer than L_min positions are masked).
     window : int
-        W >= 0, how far back from the candidate's end a delimiter may lie.
+        W >= 0, how many tokens before the candidate's end a delimiter may lie.
     floor : float, optional
-        Commit the run of margins that reach this value, at least 1 and at most beta N positions. ``alpha`` then plays
-        no part. Compared in float32.
+        Commit the positions before the first margin below this value, at least 1 and at most beta N of them.
+        ``alpha`` is then not used. Compared in float32.
     snap : bool
         Whether to end at a delimiter.
     no_delimiter : {"minimum", "keep"}
-        Without a delimiter in the window commit ``min_length`` (the paper's formula) or keep the candidate.
+        What to commit if the window holds no delimiter: ``min_length`` (the paper's formula) or the whole candidate.
 
     Examples
     --------
@@ -92,13 +93,13 @@ class PrefixRule:
 
     @classmethod
     def guarded(cls) -> PrefixRule:
-        """The preset for real models: commit what is sure, however much or little that is."""
+        """The preset for real models: commit every position before the first margin below 4, however many they are."""
         return cls(floor=4.0, beta=1.0, snap=False, no_delimiter="keep")
 
     # Step 1: the target range. `n` is a Python integer or an int64 tensor on any device.
 
     def lowest(self, n: Any) -> Any:
-        """The least candidate length, ``lo``: max(1, ceil(alpha n)), or 1 with a floor."""
+        """The smallest candidate length, ``lo``: max(1, ceil(alpha n)), or 1 with a floor."""
         return _at_least(1, n * 0 if self.floor is not None else -(n * -self.alpha_ppm // MILLION))
 
     def highest(self, n: Any) -> Any:
@@ -106,12 +107,12 @@ class PrefixRule:
         return _at_most(n, _at_least(self.lowest(n), n * self.beta_ppm // MILLION))
 
     def scored_rows(self, n: Any) -> Any:
-        """M, the number of rows that the rule can look at: nothing past them changes its choice."""
+        """M, the number of rows that the rule looks at. The rows after them cannot change the commit length."""
         seen = self.highest(n) + (1 if self.floor is None else 0)
         return _at_most(n, _at_least(self.min_length, seen))
 
-    # Steps 2 to 8 on a padded batch: margins and tokens [B, W + 1], the last column padding; n [B]. Length j of a
-    # sequence ends with column j - 1. Columns past scored_rows(n) are never looked at.
+    # Steps 2 to 8 on a padded batch: margins and tokens [B, P + 1], whose last column is padding; n [B]. A prefix of
+    # length j ends with column j - 1. What columns past scored_rows(n) hold does not matter.
 
     def select(self, margins: Tensor, tokens: Tensor, n: Tensor, flags: Tensor | None) -> tuple[Tensor, Tensor]:
         """Commit length int64 [B] and finished bool [B] of every sequence."""
@@ -128,7 +129,8 @@ class PrefixRule:
         return length.masked_fill(nothing, 0), finished & ~nothing
 
     def stable_length(self, margins: Tensor, lengths: Tensor, n: Tensor) -> Tensor:
-        """L': the longest length in the target range that some threshold gives, else its upper end."""
+        """L', the candidate: the longest length in the target range that some threshold gives, else the upper end of
+        the range; with a floor, the positions before the first margin below it."""
         prefix_min = margins.cummin(1).values
         hi = self.highest(n)
         if self.floor is not None:
@@ -142,7 +144,7 @@ class PrefixRule:
         return torch.where(longest > 0, longest, hi)
 
     def snap_to_delimiter(self, delimiter: Tensor, lengths: Tensor, candidate: Tensor) -> Tensor:
-        """The end of the last delimiter, or what ``no_delimiter`` says."""
+        """The length that ends with the last delimiter in the window; without one, as ``no_delimiter`` says."""
         if not self.snap:
             return candidate
         last = self.last_delimiter(delimiter, lengths, candidate)
@@ -150,12 +152,12 @@ class PrefixRule:
         return torch.where(last > 0, last, otherwise)
 
     def last_delimiter(self, delimiter: Tensor, lengths: Tensor, candidate: Tensor) -> Tensor:
-        """j*: the last delimiter within the window before the candidate's end, 0 without one."""
+        """j*, the length that ends with the last delimiter in the window before the candidate's end; 0 without one."""
         back = candidate[:, None] - lengths
         return (lengths * (delimiter & (back >= 0) & (back <= self.window))).amax(1)
 
     def cut_at_stop(self, stop: Tensor, lengths: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """Ends right after the first stop, if the committed tokens hold one."""
+        """The length that ends with the first stop, if the committed tokens hold one, and whether they do."""
         inside = stop & (lengths <= length[:, None])
         first = torch.where(inside, lengths, lengths.size(0)).amin(1)
         finished = inside.any(1)
@@ -163,22 +165,11 @@ class PrefixRule:
 
 
 def has_flag(flags: Tensor | None, tokens: Tensor, flag: int) -> Tensor:
-    """Which tokens carry a flag; an id outside the vocabulary carries none."""
+    """Which tokens have a flag. An id outside the vocabulary has none."""
     if flags is None:
         return torch.zeros_like(tokens, dtype=torch.bool)
     known = (tokens >= 0) & (tokens < flags.size(0))
     return ((flags[tokens.clamp(0, flags.size(0) - 1)] & flag) != 0) & known
-
-
-def as_integer(name: str, value: Any, least: int) -> int:
-    """An int32 from anything that is an integer."""
-    try:
-        out = operator.index(value)
-    except TypeError:
-        raise TypeError(f"Invalid {name}: expected an integer, got {value!r}") from None
-    if isinstance(value, bool) or not least <= out < 2**31:
-        raise ValueError(f"Invalid {name}: expected an integer from {least} to 2^31 - 1, got {value!r}")
-    return out
 
 
 def _at_least(least: Any, x: Any) -> Any:

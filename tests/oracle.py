@@ -19,7 +19,7 @@ class Row(NamedTuple):
     token: int
     top1: float
     top2: float
-    rest: float
+    log_odds: float
     margin: float
 
 
@@ -33,18 +33,19 @@ def score_row(logits: Sequence[float], suppressed: set[int]) -> Row:
     others = [logits[i] for i in allowed if i != token]
     top2 = max(others, default=-math.inf)
     margin = 0.0 if top1 == top2 else float(np.float32(top1) - np.float32(top2))
-    return Row(token, top1 + 0.0, top2 + 0.0, rest_weight(top1, others), margin)
+    return Row(token, top1 + 0.0, top2 + 0.0, log_odds(top1, others), margin)
 
 
-def rest_weight(top1: float, others: list[float]) -> float:
+def log_odds(top1: float, others: list[float]) -> float:
+    """log(p / (1 - p)) of the best token, at most 80."""
     if not others:
-        return -math.inf
+        return math.inf
     differences = [0.0 if z == top1 else z - top1 for z in others]
     largest = max(differences)
     if largest == -math.inf:
-        return -80.0
+        return 80.0
     total = math.fsum(math.exp(d - largest) for d in differences)
-    return max(-80.0, largest + math.log(total))
+    return min(80.0, -largest - math.log(total))
 
 
 def run_above(margins: Sequence[float], threshold: float) -> int:

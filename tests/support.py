@@ -67,4 +67,4 @@ def check_stats(backend: Any, case: Case) -> None:
     same(stats.top1, column("top1", torch.float32))
     same(stats.top2, column("top2", torch.float32))
     same(stats.margins, column("margin", torch.float32))
-    torch.testing.assert_close(stats.rest, column("rest", torch.float32), rtol=0, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(stats.log_odds, column("log_odds", torch.float32), rtol=0, atol=1e-5, equal_nan=True)

@@ -13,7 +13,7 @@ import lsp
 import lsp.integrations
 import lsp_kernels
 
-MODULES = ["lsp_kernels.commit", "lsp_kernels.rule", "lsp_kernels.types"]
+MODULES = [f"lsp_kernels.{name}" for name in ("attention", "cache", "commit", "rule", "vocabulary", "workspace")]
 MODULES += [
     "lsp.adapt",
     "lsp.delimiters",

@@ -70,7 +70,7 @@ Lookahead = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="End a pass N positions after its block or first mask, e.g. --lookahead 64; with none it ends with the answer.",
+        help="End a pass N positions after its block or first mask, e.g. --lookahead 64; none: no limit.",
         show_default="what the scheduler brings along: 64 for lsp, else none",
     ),
 ]

@@ -14,7 +14,8 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, group: str = "scheduler") -> None:
-    """Writes a picture of the rows of `lsp.evaluation.tables.rows`: a line of plots per task, both costs, on logarithmic axes.
+    """Writes a picture of the rows of `lsp.evaluation.tables.rows`: two plots per task, one for each cost, on
+    logarithmic axes.
 
     Rows of the same `group` share a colour; where there are several, a line joins those that no other of them beats in
     both accuracy and cost.
@@ -80,7 +81,7 @@ def _draw(axis: Any, rows: Sequence[dict[str, Any]], cost: str, name: str, style
 
 
 def frontier(rows: Sequence[dict[str, Any]], *costs: str) -> list[dict[str, Any]]:
-    """The rows that no other row beats. To beat a row is to be no worse in accuracy and every cost, and better in one."""
+    """The rows that no other row beats, which means: is no worse in accuracy and every cost, and better in one."""
 
     def beats(a: dict[str, Any], b: dict[str, Any]) -> bool:
         pairs = [(a["accuracy"], b["accuracy"]), *((-a[cost], -b[cost]) for cost in costs)]

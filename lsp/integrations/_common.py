@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from lsp_kernels import PrefixRule, Vocabulary, commit_prefix
-from lsp_kernels._checks import check_device, check_kind, check_rule, check_tensor, fail_dtype, fail_shape
-from lsp_kernels.rule import SUPPRESSED, as_integer
+from lsp_kernels.errors import as_integer, check_device, check_kind, check_tensor, fail_dtype, fail_shape
+from lsp_kernels.rule import SUPPRESSED
+from lsp_kernels.vocabulary import check_rule
 
 EVERYTHING = PrefixRule(alpha=1.0, beta=1.0, snap=False)
 

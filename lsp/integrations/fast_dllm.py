@@ -70,15 +70,15 @@ def get_transfer_index(
         raise TypeError(f"Invalid threshold: expected a number or None, got {threshold!r}")
 
     stats = token_stats(logits)
-    if bool((stats.rest.isnan() & mask_index).any()):
+    if bool((stats.log_odds.isnan() & mask_index).any()):
         raise ValueError("Invalid logits: expected numbers, got NaN at a masked position")
-    rest = torch.where(mask_index, stats.rest, math.inf)
-    order = rest.argsort(dim=1, stable=True)  # the most confident first, ties to the left
+    log_odds = torch.where(mask_index, stats.log_odds, -math.inf)
+    order = (-log_odds).argsort(dim=1, stable=True)  # the most confident first, ties to the left
     rank = torch.empty_like(order).scatter_(1, order, torch.arange(x.size(1), device=x.device).expand_as(order))
     if threshold is None:
         chosen = rank < _counts(num_transfer_tokens, x)[:, None]
     else:
-        chosen = (torch.sigmoid(-rest.double()) >= threshold) | (rank == 0)
+        chosen = (torch.sigmoid(log_odds.double()) >= threshold) | (rank == 0)
     return torch.where(mask_index, stats.tokens, x), chosen & mask_index
 
 

@@ -1,6 +1,6 @@
-"""The definition of every operation, in plain PyTorch on any device. The other backends are compared with these."""
+"""The definition of every operation, in plain PyTorch on any device. The other backends are compared with it."""
 
-from lsp_kernels.reference.attention import suffix_attention
-from lsp_kernels.reference.commit import commit_prefix, select_prefix, token_stats
+from .attention import suffix_attention
+from .commit import commit_prefix, select_prefix, token_stats
 
 __all__ = ["commit_prefix", "select_prefix", "suffix_attention", "token_stats"]

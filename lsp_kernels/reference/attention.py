@@ -1,4 +1,4 @@
-"""Suffix attention as it is defined: one sequence after the other, in float32 or, for float64 inputs, in float64."""
+"""The definition of suffix attention: one sequence after the other, in float32, or in float64 for float64 inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def suffix_attention(
     *,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention to the frozen prefix and the pass, and the append; the arguments of `lsp_kernels.suffix_attention`."""
+    """Attention to the frozen prefix and the pass, and the append; arguments as in `lsp_kernels.suffix_attention`."""
     capacity = k_cache.size(2)
     scale = q.size(-1) ** -0.5 if scale is None else scale
     out = q.new_empty(q.shape)
@@ -40,7 +40,7 @@ def suffix_attention(
 
 
 def _split(x: Tensor, cu_seqlens: Tensor | None) -> list[Tensor]:
-    """The sequences of a batch [B, N, H, D] or of packed tokens [T, H, D], as views."""
+    """Views of the sequences of a batch [B, N, H, D] or of packed tokens [T, H, D]."""
     if cu_seqlens is None:
         return list(x.unbind(0))
     borders = cu_seqlens.clamp(0, x.size(0)).tolist()
@@ -48,7 +48,7 @@ def _split(x: Tensor, cu_seqlens: Tensor | None) -> list[Tensor]:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """[n, Hq, D] queries of one sequence on [Hkv, m, D] keys and values."""
+    """Attention of one sequence: queries [n, Hq, D] on keys and values [Hkv, m, D]."""
     exact = torch.promote_types(q.dtype, torch.float32)
     group = q.size(1) // k.size(0)
     k, v = (x.to(exact).repeat_interleave(group, dim=0) for x in (k, v))

@@ -1,4 +1,4 @@
-"""The commit operations as they are defined. Nothing is checked or optimised here: every row is scored."""
+"""The definition of the commit operations. Nothing is checked or optimised here: every row is scored."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lsp_kernels.rule import PrefixRule
-from lsp_kernels.types import Commit, TokenStats
+from ..results import Commit, TokenStats
+from ..rule import PrefixRule
 
-LOWEST_REST = -80.0
+HIGHEST_LOG_ODDS = 80.0
 
 
 class Tables(Protocol):
-    """What is used of a `Vocabulary`."""
+    """The attributes of a `Vocabulary` that are used here."""
 
     @property
     def flags(self) -> Tensor | None: ...
@@ -24,7 +24,7 @@ class Tables(Protocol):
 
 
 def token_stats(logits: Tensor, *, vocabulary: Tables | None = None) -> TokenStats:
-    """The best token, the two largest logits and the weight of the rest, per row of [..., V] logits."""
+    """The best token, the two largest logits and the log-odds of the best token, per row of [..., V] logits."""
     z, tokens, top1, top2 = _top2(logits, vocabulary)
     hidden = torch.zeros_like(z, dtype=torch.bool).scatter(-1, tokens[..., None], True)
     others = z.size(-1) - 1
@@ -33,9 +33,10 @@ def token_stats(logits: Tensor, *, vocabulary: Tables | None = None) -> TokenSta
         others -= vocabulary.suppressed.size(0)
     best = top1[..., None]
     below = torch.where(z == best, 0.0, z.double() - best.double()).masked_fill(hidden, -math.inf)
-    rest = below.logsumexp(-1).clamp(min=LOWEST_REST if others else -math.inf).float()
+    log_odds = 0.0 - below.logsumexp(-1)
+    log_odds = log_odds.clamp(max=HIGHEST_LOG_ODDS if others else math.inf).float()
     top1, top2 = top1 + 0.0, top2 + 0.0  # no -0.0
-    return TokenStats(tokens, top1, top2, torch.where(top2.isnan(), math.nan, rest))
+    return TokenStats(tokens, top1, top2, torch.where(top2.isnan(), math.nan, log_odds))
 
 
 def select_prefix(
@@ -48,7 +49,7 @@ def select_prefix(
     rule: PrefixRule,
     vocabulary: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The rule of `PrefixRule` for every sequence of margins and tokens, [B, L] or packed [R]."""
+    """The rule for every sequence of margins and tokens, [B, L] or packed [R]."""
     rows, n = _active_rows(margins.shape, cu_rows, n_active, starts, margins.device)
     present = rows >= 0
     padded_margins = margins.flatten()[rows.clamp(min=0)] if margins.numel() else rows.float()
@@ -89,7 +90,7 @@ def commit_prefix(
 
 
 def _top2(logits: Tensor, vocabulary: Tables | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Float32 logits with what does not count as -inf; token, top1 and top2 of every row."""
+    """Float32 logits in which suppressed ids and NaN are -inf; token, top1 and top2 of every row."""
     z = logits.detach().float()
     lowest = torch.zeros((), dtype=torch.int64, device=z.device)
     if vocabulary is not None and vocabulary.suppressed is not None:
@@ -111,7 +112,7 @@ def _active_rows(
     starts: Tensor | None,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Index of every active row among all rows, [B, W + 1] with -1 as padding; N [B]."""
+    """The index of every active row among all rows, [B, P + 1] padded with -1; N [B]."""
     if len(shape) == 2:
         batch, length = shape
         first = torch.arange(batch, device=device) * length

@@ -1,9 +1,9 @@
 """Suffix attention in one launch: attend, share long prefixes between programs, merge, and append to the cache.
 
-A row is one query head of one token; the heads that share a K/V head are packed, so a tile of rows reads each key once.
+A row is one query head of one token. The heads that share a K/V head are packed, so a tile of rows reads each key once.
 A program has one tile of rows, one K/V head and one split of the keys. Where several splits have keys, each publishes
-what it has and takes a ticket of its tile; whoever takes the last one merges. Nobody waits for anybody. The grid
-depends on shapes alone; lengths are found on the device and clamped, so that wrong ones never lead out of bounds.
+its sums and takes a ticket of its tile; the program that takes the last ticket merges. Nobody waits for anybody. The
+grid depends on shapes alone; lengths are read on the device and clamped, so wrong ones never lead out of bounds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lsp_kernels.triton import configs
-from lsp_kernels.triton.ticket import publish
+from .configs import attention as configs
+from .ticket import publish, shared_memory
 
-APPEND = tl.constexpr(16)  # tokens that a program appends at once
+APPEND = tl.constexpr(16)  # tokens that a program copies to the cache at once
 LOG2E = math.log2(math.e)
 
 
@@ -29,9 +29,10 @@ def clamp(x, low, high):
 
 @triton.jit
 def tile_at(i_t, cu_ptr, batch, length, G: tl.constexpr, BM: tl.constexpr, CHUNK: tl.constexpr):
-    """Sequence of a tile, its first token and number of tokens, and the tile's first row, which may be none of its own.
+    """Sequence of a tile, its first token and number of tokens, and the tile's first row within the sequence.
 
-    Packed, sequence b has the tiles from begin_b * G // BM + b on, which are always enough.
+    The row can be negative or past the sequence's rows; then the tile has nothing to do. In packed tokens the tiles of
+    sequence b begin with number begin_b * G // BM + b, which leaves enough of them for the sequences before it.
     """
     if cu_ptr is None:
         tiles = tl.cdiv(length * G, BM)
@@ -57,7 +58,7 @@ def append_tokens(
     p_k, p_v, p_kc, p_vc, s_k, s_v, s_kc, s_vc, worker, workers, prefix, append,
     D: tl.constexpr, DP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Copies this program's share of the first tokens to the slots behind the prefix, which no program reads."""
+    """Copies this program's share of the appended tokens to the slots after the prefix, which no program reads."""
     o_d = tl.arange(0, DP)
     o_j = tl.arange(0, APPEND)
     if WIDE:
@@ -77,9 +78,9 @@ def attend(
     b_q, p_k, p_v, p_kc, p_vc, s_k, s_v, s_kc, s_vc, first, last, prefix, n, scale,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Softmax over chunks `first` to `last` of the keys, first those of the prefix, then those of the pass.
+    """Softmax over the chunks [first, last) of the keys; the chunks of the prefix come before those of the pass.
 
-    Returns the weighted sum of the values, the largest score (in powers of two) and the sum of the weights.
+    Returns, per row, the weighted sum of the values, the largest score (to base 2) and the sum of the weights.
     """
     o_d = tl.arange(0, DP)
     o_n = tl.arange(0, BN)
@@ -118,7 +119,7 @@ def attend(
 
 @triton.jit
 def merge_splits(p_o, p_max, active, BM: tl.constexpr, DP: tl.constexpr):
-    """Joins what the splits of a tile published, in their order: the same result whoever comes last."""
+    """Joins what the splits of a tile have published, in their order, so the result is the same whoever merges."""
     o_m = tl.arange(0, BM)
     o_o = o_m[:, None] * DP + tl.arange(0, DP)[None, :]
     b_o = tl.zeros((BM, DP), tl.float32)
@@ -273,12 +274,15 @@ def suffix_attention(
     splits: int | None = None,
     config: configs.AttentionConfig | None = None,
 ) -> Tensor:
-    """As ``torch.ops.lsp.suffix_attention``; `splits` and `config` are chosen from the shapes unless they are given."""
+    """The operator ``suffix_attention``; `splits` and `config` are chosen from the shapes unless they are given."""
     out = q.new_empty(q.shape)
     if out.numel() == 0 or k_cache.size(0) == 0:
         return out
-    launch = configs.attention_launch(q, k_cache, splits, config)
-    shared = _workspace(launch, partials, tickets, q.device) if launch.splits > 1 else (None, None)
+    launch = configs.launch_of(q, k_cache, splits, config)
+    shared: tuple[Tensor | None, Tensor | None] = None, None
+    if launch.splits > 1:
+        partials, tickets = shared_memory(partials, tickets, launch.partials, launch.tickets, q.device)
+        shared = partials.view(torch.float32), tickets
     strides = [s for x in (q, k, v) for s in (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))]
     strides += [s for x in (k_cache, v_cache) for s in x.stride()[:3]]
     tile = launch.config
@@ -315,21 +319,6 @@ def suffix_attention(
 
 
 def is_wide(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
-    """Whether 32 bits might not hold an offset within a tile, which starts anywhere in 64 bits."""
+    """Whether offsets within a tile may need 64 bits. The start of a tile always has 64."""
     within = (q.stride(-3), q.stride(-2), k.stride(-3), v.stride(-3), k_cache.stride(2), v_cache.stride(2))
     return (configs.MOST_ROWS + q.size(-2) // k.size(-2)) * max(within) >= 1 << 31
-
-
-def _workspace(
-    launch: configs.AttentionLaunch, partials: Tensor | None, tickets: Tensor | None, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Partials as floats, and tickets; allocated here if the caller holds none."""
-    if partials is None or tickets is None:
-        partials = torch.empty(launch.partials, dtype=torch.int32, device=device)
-        tickets = torch.zeros(launch.tickets, dtype=torch.int32, device=device)
-    if partials.numel() < launch.partials or tickets.numel() < launch.tickets:
-        raise ValueError(
-            f"Invalid workspace: expected room for {launch.partials} partials and {launch.tickets} tickets, "
-            f"got {partials.numel()} and {tickets.numel()}"
-        )
-    return partials.view(torch.float32), tickets

@@ -1,8 +1,8 @@
-"""Device functions: the two largest logits of a row, by any number of programs.
+"""Device functions: the two largest logits of a row, found by any number of programs.
 
-A lane keeps its best value, where it found it, and its second best. The weight of the rest is an online sum of
-exponentials over what loses each comparison, relative to the second best: there it keeps its precision, whatever the
-margin is.
+A lane keeps its best value, the id of it, and its second best. For the log-odds (REST) it also keeps the weight of all
+values but the best: an online sum of exponentials relative to the second best. Relative to the best it would lose its
+precision where the margin is large.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 BIG = tl.constexpr(0x7FFFFFFF)
 LOG2E = tl.constexpr(1.4426950408889634)
 SUPPRESSED = tl.constexpr(4)  # flags of a vocabulary: the id is suppressed
-SUPPRESSED_NEAR = tl.constexpr(8)  # ... or some id of its span is
+SUPPRESSED_NEAR = tl.constexpr(8)  # ... or any id of its span is
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def weight(low, high):
 
 @triton.jit
 def update(v1, i1, v2, s, x, tile, REST: tl.constexpr):
-    """Takes a tile into account. A NaN sticks to v2 and never enters v1."""
+    """Adds a tile to what the lanes hold. A NaN stays in v2 and never enters v1."""
     loser = tl.minimum(v1, x, propagate_nan=tl.PropagateNan.ALL)
     second = tl.maximum(v2, loser, propagate_nan=tl.PropagateNan.ALL)
     if REST:
@@ -43,14 +43,14 @@ def hide(x, flags):
 
 @triton.jit
 def scan_row(p_row, begin, end, flags_ptr, HIDDEN: tl.constexpr, REST: tl.constexpr, BLOCK: tl.constexpr):
-    """Top-2 of the ids [begin, end) of a row: best, its id, second best, weight of the rest relative to the second."""
+    """Of the ids [begin, end) of a row: best, its id, second best, and the others' weight relative to the second."""
     o = tl.arange(0, BLOCK)  # [BLOCK]
     v1 = tl.full((BLOCK,), float("-inf"), tl.float32)
     v2 = v1
     s = tl.zeros((BLOCK,), tl.float32)
     i1 = tl.zeros((BLOCK,), tl.int32) + begin
     whole = begin + (end - begin) // (4 * BLOCK) * (4 * BLOCK)
-    for st in range(begin, whole, 4 * BLOCK):  # no masks, and four loads issued before the first is used
+    for st in range(begin, whole, 4 * BLOCK):  # no masks, and four loads are issued before the first is used
         p = p_row + st + o
         a = tl.load(p, eviction_policy="evict_first").to(tl.float32)
         b = tl.load(p + BLOCK, eviction_policy="evict_first").to(tl.float32)
@@ -79,7 +79,7 @@ def scan_row(p_row, begin, end, flags_ptr, HIDDEN: tl.constexpr, REST: tl.conste
 
 @triton.jit
 def merge(v1, i1, v2, s, AXIS: tl.constexpr, REST: tl.constexpr):
-    """Joins lanes or splits along an axis: the lowest id of equal values, and what everyone else weighs."""
+    """Joins lanes or splits along an axis: of equal values the lowest id wins, and all others add to the weight."""
     first = tl.max(v1, AXIS, keep_dims=True)
     token = tl.min(tl.where(v1 == first, i1, BIG), AXIS, keep_dims=True)
     won = i1 == token

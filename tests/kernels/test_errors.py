@@ -142,7 +142,7 @@ SEQUENCES = [
     pytest.param(
         {"cu_rows": ints(0, 4, 3)},
         ValueError,
-        "cu_rows.*do not fall.*0, 4, 3",
+        "cu_rows.*non-decreasing.*0, 4, 3",
         id="falling borders",
     ),
     pytest.param({"cu_rows": ints(0, 7)}, ValueError, "cu_rows.*at most 6.*7", id="border past the end"),
@@ -162,7 +162,7 @@ SEQUENCES = [
     pytest.param(
         {"n_active": ints(12)},
         ValueError,
-        r"n_active\[0\].*12 active.*looks at 7 rows, got 6",
+        r"n_active\[0\].*at least 7 rows.*12 active positions.*got 6",
         id="rows",
     ),
     pytest.param({"starts": ints(-1)}, ValueError, r"starts\[0\].*0 to 6.*-1", id="negative start"),
@@ -170,7 +170,7 @@ SEQUENCES = [
     pytest.param(
         {"starts": ints(4), "n_active": ints(4)},
         ValueError,
-        r"n_active\[0\].*3 rows, got 2",
+        r"n_active\[0\].*at least 3 rows.*got 2",
         id="both",
     ),
     pytest.param({"starts": 1}, TypeError, "starts: expected a Tensor, got int", id="start as int"),
@@ -224,7 +224,7 @@ def test_statistics_are_refused(margins, tokens, error: type[Exception], message
 
 @pytest.mark.parametrize("vocabulary", [None, Vocabulary(10, stops=[1])])
 def test_snapping_needs_delimiters(vocabulary: Vocabulary | None) -> None:
-    with pytest.raises(ValueError, match="Invalid rule: snap=True expects a vocabulary with delimiters"):
+    with pytest.raises(ValueError, match="Invalid rule: expected a vocabulary with delimiters for snap=True"):
         commit_prefix(LOGITS, rule=RULE, vocabulary=vocabulary)
 
 

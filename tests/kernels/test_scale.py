@@ -51,7 +51,7 @@ def test_the_lowest_of_equal_ids_wins_across_splits(backend) -> None:
     logits[0, [20_000, 45_000, 69_999]] = 5.0
     stats = backend.token_stats(logits)
     assert (stats.tokens.item(), stats.margins.item()) == (20_000, 0.0)
-    assert stats.rest.item() == pytest.approx(math.log(2 + 69_997 * math.exp(-5)), abs=1e-5)
+    assert stats.log_odds.item() == pytest.approx(-math.log(2 + 69_997 * math.exp(-5)), abs=1e-5)
 
 
 def test_rows_on_both_sides_of_two_to_the_31_elements(backend, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""token_stats gives the best token, the two largest logits and the weight of the rest, on every path."""
+"""token_stats gives the best token, the two largest logits and the log-odds of the best token, on every path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_stats_agree_with_the_definition(backend, case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1000, 126464])
-def test_rest_keeps_its_precision_over_a_large_vocabulary(backend, dtype: torch.dtype, size: int) -> None:
+def test_log_odds_keep_their_precision_over_a_large_vocabulary(backend, dtype: torch.dtype, size: int) -> None:
     logits = torch.randn(4, size).to(dtype)
     logits[1] *= 8
     logits[2, 77] = 90  # nearly all weight on one id
@@ -34,16 +34,16 @@ def test_rest_keeps_its_precision_over_a_large_vocabulary(backend, dtype: torch.
     stats = backend.token_stats(logits)
     truth = logits.double()
     others = truth.scatter(1, stats.tokens[:, None], -math.inf)
-    expected = (others.logsumexp(1) - truth.amax(1)).clamp(min=-80).float()
-    torch.testing.assert_close(stats.rest, expected, rtol=0, atol=1e-5)
+    expected = (truth.amax(1) - others.logsumexp(1)).clamp(max=80).float()
+    torch.testing.assert_close(stats.log_odds, expected, rtol=0, atol=1e-5)
 
 
-def test_rest_ranks_rows_whose_probability_rounds_to_one(backend) -> None:
+def test_log_odds_rank_rows_whose_probability_rounds_to_one(backend) -> None:
     logits = torch.zeros(64, 1000)
     logits[torch.arange(64), 5] = torch.linspace(25, 60, 64)
     stats = backend.token_stats(logits)
     assert len(stats.confidence.unique()) == 1
-    assert (-stats.rest).argsort().tolist() == list(range(64))
+    assert stats.log_odds.argsort().tolist() == list(range(64))
 
 
 @pytest.mark.parametrize("hidden", [1, 1000])
@@ -55,7 +55,7 @@ def test_suppressed_winners_and_their_nans_are_not_looked_at(backend, hidden: in
     stats = backend.token_stats(logits, vocabulary=Vocabulary(5000, suppress=ids.tolist()))
     for got, wanted in zip(stats[:3], expected[:3], strict=True):
         same(got, wanted)
-    torch.testing.assert_close(stats.rest, expected.rest, rtol=0, atol=1e-5)
+    torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5)
 
 
 def test_zeros_have_no_sign(backend) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lsp_kernels import PrefixRule, Workspace, commit_prefix, token_stats, warmup
+from lsp_kernels import PrefixRule, Workspace, commit_prefix, token_stats, warmup_commit
 
 
 def test_it_grows_and_never_shrinks() -> None:
@@ -29,5 +29,5 @@ def test_cpu_tensors_ignore_it() -> None:
     workspace, logits = Workspace(), torch.randn(4, 50)
     commit_prefix(logits, rule=PrefixRule(snap=False), workspace=workspace)
     token_stats(logits, workspace=workspace)
-    warmup(logits, rule=PrefixRule(snap=False))
+    warmup_commit(logits, rule=PrefixRule(snap=False))
     assert workspace.partials is None

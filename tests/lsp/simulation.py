@@ -166,14 +166,14 @@ def by_threshold(scheduler: object, rows: dict[int, oracle.Row], ranked: list[in
 
 def confidence(row: oracle.Row) -> float:
     """The softmax probability of the best token."""
-    return 1 / (1 + math.exp(row.rest))
+    return 1 / (1 + math.exp(-row.log_odds))
 
 
 def by_confidence(rows: dict[int, oracle.Row], here: list[int]) -> list[int]:
     """The most confident first, ties to the left."""
-    ranked = sorted(here, key=lambda p: (rows[p].rest, p))
+    ranked = sorted(here, key=lambda p: (-rows[p].log_odds, p))
     for p, q in pairwise(ranked):
-        if abs(rows[p].rest - rows[q].rest) < 2e-5 and rows[p] != rows[q]:
+        if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and rows[p] != rows[q]:
             raise Ambiguous
     return ranked
 

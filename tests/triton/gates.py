@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from lsp_kernels.triton import builds
-from lsp_kernels.triton.aot import Compiled
-from lsp_kernels.triton.builds import Build
-from lsp_kernels.triton.report import row_of, tensor_cores
+from lsp_kernels.triton.aot import Compiled, builds
+from lsp_kernels.triton.aot.builds import Build
+from lsp_kernels.triton.aot.report import Row, row_of, tensor_cores
 from tests.triton.ordering import check_amdgcn, check_ptx
 
 MATRIX = {"sm_90": "wgmma", "sm_100": "tcgen05"}  # what tiles of 64 rows and more use there
@@ -58,7 +57,7 @@ def _is_float32(made: Build) -> bool:
     return made.signature.get("q_ptr") == builds.TYPES[torch.float32]
 
 
-def examine(family: str, architecture: str) -> tuple[list[tuple[str, ...]], list[str]]:
+def examine(family: str, architecture: str) -> tuple[list[Row], list[str]]:
     """Rows of the table for every shipped build, and what is wrong with them."""
     rows, failures = [], []
     for made in builds.shipped(architecture, family):

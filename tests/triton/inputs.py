@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
-from lsp_kernels.triton.builds import Build
+from lsp_kernels.triton.aot.builds import Build
 from tests.attention_cases import AttentionCase
 
 
@@ -56,7 +56,7 @@ class CommitInputs:
             "s_row": self.logits.stride(-2), "cu_ptr": self.cu_rows, "active_ptr": self.n_active,
             "starts_ptr": self.starts, "flags_ptr": self.vocabulary.flags, "suppressed_ptr": hidden,
             "length_ptr": counts, "finished_ptr": finished, "token_ptr": tokens, "margin_ptr": floats[0],
-            "top1_ptr": floats[0], "top2_ptr": floats[1], "rest_ptr": floats[2],
+            "top1_ptr": floats[0], "top2_ptr": floats[1], "log_odds_ptr": floats[2],
             "value_ptr": partials.view(torch.float32), "id_ptr": partials, "ticket_ptr": self.tickets,
             "batch": self.batch, "rows": rows, "length": shape[-1], "vocabulary": size,
             "tiles": -(-size // (block * splits)), "n_suppressed": 0 if hidden is None else hidden.numel(),

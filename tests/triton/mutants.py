@@ -15,7 +15,10 @@ from types import ModuleType
 import lsp_kernels.triton
 
 PACKAGE = Path(lsp_kernels.triton.__file__).parent
-FILES = {"commit": ("ticket", "top2", "rule", "commit"), "attention": ("ticket", "attention")}
+FILES = {
+    "commit": ("ticket", "top2", "rule", "rows", "launch", "stats", "commit"),
+    "attention": ("ticket", "attention"),
+}
 _serial = itertools.count()
 
 
@@ -40,10 +43,10 @@ def damaged(defect: Defect, directory: Path, family: str = "commit") -> ModuleTy
             assert text.count(defect.old) == 1, f"{defect.name}: {defect.old!r} occurs {text.count(defect.old)} times"
             text = text.replace(defect.old, defect.new)
         for other in FILES[family]:
-            text = text.replace(f"from lsp_kernels.triton.{other} import", f"from {prefix}_{other} import")
+            text = text.replace(f"from .{other} import", f"from .{prefix}_{other} import")
         path = directory / f"{prefix}_{name}.py"
         path.write_text(text)
-        spec = importlib.util.spec_from_file_location(f"{prefix}_{name}", path)
+        spec = importlib.util.spec_from_file_location(f"{lsp_kernels.triton.__name__}.{prefix}_{name}", path)
         assert spec is not None
         assert spec.loader is not None
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)

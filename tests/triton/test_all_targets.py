@@ -1,4 +1,4 @@
-"""Every shipped configuration on every architecture. Run by ``make test-targets``, which renews docs/targets.md."""
+"""Every shipped configuration on every architecture. Run by ``make test-targets``, which renews docs/targets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from functools import partial
 
 import pytest
 
-from lsp_kernels.triton import builds
-from lsp_kernels.triton.aot import TARGETS
-from lsp_kernels.triton.report import write_section
+from lsp_kernels.triton.aot import TARGETS, builds
+from lsp_kernels.triton.aot.report import write_family
 from tests.triton.gates import examine
 
 pytestmark = pytest.mark.targets
@@ -21,4 +20,4 @@ def test_every_shipped_configuration_passes_every_gate(family: str) -> None:
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         results = list(pool.map(partial(examine, family), TARGETS))
     assert [failure for _, failures in results for failure in failures] == []
-    write_section(family, [row for rows, _ in results for row in rows])
+    write_family(family, [row for rows, _ in results for row in rows])

@@ -88,7 +88,7 @@ def test_load_widths():
         "\tglobal_load_i8 v6, v[4:5], off": 8,
         "\ts_load_dwordx4 s[0:3], s[4:5], 0x0": 0,
     }
-    assert {line: aot._load_bits(line) for line in widths} == widths
+    assert {line: aot.facts.load_bits(line) for line in widths} == widths
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,12 @@ def test_lowering_equals_the_first_stage_of_compiling():
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        pytest.param({"target_name": "sm_75"}, ValueError, "sm_75.*sm_80, sm_86", id="target"),
-        pytest.param({"constexprs": {}}, ValueError, "no type or value for BLOCK", id="missing"),
-        pytest.param({"signature": SIGNATURE | {"y": "i32"}}, ValueError, "no argument y", id="extra"),
-        pytest.param({"aligned": ("BLOCK",)}, ValueError, "not a run-time argument", id="aligned"),
+        pytest.param(
+            {"target_name": "sm_75"}, ValueError, "Invalid target: expected.*sm_80, sm_86.*sm_75", id="target"
+        ),
+        pytest.param({"constexprs": {}}, ValueError, "expected also BLOCK", id="missing"),
+        pytest.param({"signature": SIGNATURE | {"y": "i32"}}, ValueError, "got also y", id="extra"),
+        pytest.param({"aligned": ("BLOCK",)}, ValueError, "expected run-time arguments, got BLOCK", id="aligned"),
         pytest.param({"fn": print}, TypeError, "@triton.jit function", id="function"),
     ],
 )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot import Compiled
-from lsp_kernels.triton.builds import Build, build_attention
+from lsp_kernels.triton.aot.builds import Build, build_attention
 from tests.attention_cases import AttentionCase, check_attention, make_case
 from tests.ptx import RaceError, launch
 from tests.ptx.launch import Launch
@@ -49,8 +49,8 @@ def ragged(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, **options: 
     return make_case([5, 0, 10], [70, 3, 0], [5, 0, 9], heads=(7, 1), size=head_dim, dtype=dtype, **options)
 
 
-def small_tile(target: str, head_dim: int = 128) -> configs.AttentionConfig:
-    return configs.ATTENTION[target][torch.bfloat16][head_dim][0]
+def small_tile(target: str, head_dim: int = 128) -> configs.attention.AttentionConfig:
+    return configs.attention.ATTENTION[target][torch.bfloat16][head_dim][0]
 
 
 @pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
@@ -62,7 +62,7 @@ def test_executed_code_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(ta
 
 @pytest.mark.parametrize("rows", [16, 128])
 def test_small_and_large_tiles_are_as_exact(rows: int) -> None:
-    (tile,) = (tile for tile in configs.ATTENTION["sm_80"][torch.bfloat16][128] if tile.rows == rows)
+    (tile,) = (tile for tile in configs.attention.ATTENTION["sm_80"][torch.bfloat16][128] if tile.rows == rows)
     check_attention(Emulated(build_attention("sm_80", config=tile), seed=4).suffix_attention, ragged(), ROUNDED)
 
 
@@ -111,7 +111,7 @@ def test_a_relaxed_ticket_is_a_race() -> None:
 def test_no_barrier_can_be_removed() -> None:
     """With so many sequences that every loop runs twice each barrier is needed, but for those that part two copies
     to different places."""
-    empty = [0] * configs.BORDERS
+    empty = [0] * configs.attention.BORDERS
     case = make_case([5, 10, *empty], [70, 0, *empty], [5, 9, *empty], heads=(7, 1), size=64, dtype=torch.bfloat16)
     kernel = Emulated(build_attention("sm_80", head_dim=64, config=small_tile("sm_80", 64)))
     whole = kernel.compiled.text

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lsp_kernels.triton import configs
-from lsp_kernels.triton.builds import build, build_attention
+from lsp_kernels.triton.aot.builds import build, build_attention
 from lsp_kernels.triton.commit import commit_kernel
 from tests.ptx import RaceError, launch
 from tests.triton.gates import violations
@@ -49,7 +49,7 @@ def test_a_barrier_without_a_wait_fails_the_gate(target: str) -> None:
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 def test_a_shared_tile_without_its_barrier_or_wait_fails_the_gate(target: str, tmp_path: Path) -> None:
-    small = configs.ATTENTION[target][torch.bfloat16][32][0]
+    small = configs.attention.ATTENTION[target][torch.bfloat16][32][0]
     made = build_attention(target, head_dim=32, config=small)
     assert violations(made, made.compile()) == []
     without_wait = dataclasses.replace(made, constants=made.constants | {"WAIT": False})

@@ -20,8 +20,8 @@ from lsp_kernels import (
     commit_prefix,
     reference,
     suffix_attention,
-    warmup,
     warmup_attention,
+    warmup_commit,
 )
 from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
 from tests.strategies import Case, cases
@@ -101,7 +101,7 @@ def step() -> Step:
 
 def test_a_captured_graph_replays_on_new_logits(step: Step) -> None:
     workspace = Workspace()
-    warmup(step.logits, rule=step.rule, vocabulary=step.vocabulary)
+    warmup_commit(step.logits, rule=step.rule, vocabulary=step.vocabulary)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         step.run(workspace)  # grows the workspace, which a capture may not

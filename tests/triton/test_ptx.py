@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lsp_kernels import PrefixRule, Vocabulary, reference
-from lsp_kernels.triton.builds import Build, build
+from lsp_kernels.triton.aot.builds import Build, build
 from lsp_kernels.triton.commit import commit_kernel, select_kernel, stats_kernel
 from tests.ptx import RaceError, launch
 from tests.ptx.mutate import with_ticket, without_each_barrier
@@ -67,7 +67,9 @@ def test_executed_code_is_exact_in_any_order_of_programs(kernel, target: str) ->
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        pytest.param({"guarded": True, "splits": 1}, PrefixRule(floor=1.0, beta=1.0, no_delimiter="keep"), id="floor"),
+        pytest.param(
+            {"has_floor": True, "splits": 1}, PrefixRule(floor=1.0, beta=1.0, no_delimiter="keep"), id="floor"
+        ),
         pytest.param({"aligned": False, "splits": 4}, PrefixRule(min_length=3), id="unaligned"),
         pytest.param({"packed": False, "wide": True}, PrefixRule(), id="batch"),
     ],

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lsp_kernels import types
+from lsp_kernels import vocabulary
 from lsp_kernels.triton import configs
 
 HERE = os.path.dirname(__file__)
-SMALL = configs.CommitConfig(block=32, rows=8)
-SMALL_ATTENTION = configs.AttentionConfig(rows=32, keys=16)
+SMALL = configs.commit.CommitConfig(block=32, rows=8)
+SMALL_ATTENTION = configs.attention.AttentionConfig(rows=32, keys=16)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,13 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(types, "SPAN", 4 * SMALL.block)
-    for table in (configs.COMMIT, configs.STATS):
-        monkeypatch.setitem(table, "sm_80", dict.fromkeys(configs.ALL_DTYPES, SMALL))
+    monkeypatch.setattr(vocabulary, "SPAN", 4 * SMALL.block)
+    for table in (configs.commit.COMMIT, configs.commit.STATS):
+        monkeypatch.setitem(table, "sm_80", dict.fromkeys(configs.device.DTYPES, SMALL))
     by_head_dim = {size: [SMALL_ATTENTION] for size in (32, 64, 128, 256)}
-    monkeypatch.setitem(configs.ATTENTION, "sm_80", dict.fromkeys(configs.ALL_DTYPES, by_head_dim))
-    monkeypatch.setattr(configs, "LEAST_KEYS", SMALL_ATTENTION.keys)
-    monkeypatch.setattr(configs, "BORDERS", 2)
+    monkeypatch.setitem(configs.attention.ATTENTION, "sm_80", dict.fromkeys(configs.device.DTYPES, by_head_dim))
+    monkeypatch.setattr(configs.attention, "LEAST_KEYS", SMALL_ATTENTION.keys)
+    monkeypatch.setattr(configs.attention, "BORDERS", 2)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -110,7 +110,7 @@ def test_no_border_leads_out_of_bounds_or_leaves_a_ticket(borders: list[int], se
 @pytest.mark.parametrize(("suffixes", "batched"), [([], False), ([0, 0], False), ([0, 0], True)])
 def test_nothing_to_do_launches_nothing(suffixes: list[int], batched: bool) -> None:
     case = make_case(suffixes, [5] * len(suffixes), None, batched=batched)
-    assert configs.attention_workspace_of(case.q, case.k_cache) == (0, 0)
+    assert configs.attention.workspace_of(case.q, case.k_cache) == (0, 0)
     with checked() as launches:
         assert case.run(Served(attention).suffix_attention).shape == case.q.shape
     assert launches == []
@@ -169,11 +169,11 @@ def test_tiles_and_splits_follow_from_shapes(
     batch: int, tokens: int, heads: tuple[int, int], capacity: int, rows: int, splits: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(configs, "LEAST_KEYS", 256)
-    monkeypatch.setattr(configs, "device_of", lambda device: configs.Device("sm_90", 132))
+    monkeypatch.setattr(configs.attention, "LEAST_KEYS", 256)
+    monkeypatch.setattr(configs.attention, "device_of", lambda device: configs.device.Device("sm_90", 132))
     q = torch.empty(tokens, heads[0], 128, device="meta", dtype=torch.bfloat16)
     k_cache = torch.empty(batch, heads[1], capacity, 128, device="meta", dtype=torch.bfloat16)
-    launch = configs.attention_launch(q, k_cache)
+    launch = configs.attention.launch_of(q, k_cache)
     assert (launch.config.rows, launch.splits) == (rows, splits)
     slots = launch.tiles * heads[1] * splits * rows
-    assert configs.attention_workspace_of(q, k_cache)[0] == (slots * 130 if splits > 1 else 0)
+    assert configs.attention.workspace_of(q, k_cache)[0] == (slots * 130 if splits > 1 else 0)

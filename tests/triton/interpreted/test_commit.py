@@ -74,7 +74,7 @@ def test_a_workspace_that_is_too_small_is_refused() -> None:
         Served(commit, 1).token_stats(torch.randn(4, 200), workspace=room)
 
 
-def test_rest_keeps_its_precision_whatever_the_margin() -> None:
+def test_log_odds_keep_their_precision_whatever_the_margin() -> None:
     logits = torch.randn(4, 1000)
     logits[1] *= 8
     logits[2, 77] = 90
@@ -83,8 +83,8 @@ def test_rest_keeps_its_precision_whatever_the_margin() -> None:
     with checked():
         stats = Served(commit, 4).token_stats(logits)
     others = truth.scatter(1, stats.tokens[:, None], -math.inf)
-    expected = (others.logsumexp(1) - truth.amax(1)).clamp(min=-80).float()
-    torch.testing.assert_close(stats.rest, expected, rtol=0, atol=1e-5)
+    expected = (truth.amax(1) - others.logsumexp(1)).clamp(max=80).float()
+    torch.testing.assert_close(stats.log_odds, expected, rtol=0, atol=1e-5)
 
 
 def test_rows_on_both_sides_of_two_to_the_31_elements(tmp_path: Path) -> None:
@@ -118,6 +118,6 @@ def test_each_logit_of_a_scored_row_is_read_once_and_no_other() -> None:
 @pytest.mark.parametrize("rows", [1, 16, 64, 256, 100_000])
 @pytest.mark.parametrize("size", [1, 1000, 32000, 126464, 152064])
 def test_splits_are_powers_of_two_that_leave_each_enough_to_do(rows: int, size: int) -> None:
-    count = configs.splits_of(rows, size, processors=132)
-    assert count in configs.split_counts()
-    assert count == 1 or (size / count > configs.LEAST_SPLIT / 2 and rows * count <= 132 * 8)
+    count = configs.commit.splits_of(rows, size, processors=132)
+    assert count in configs.commit.split_counts()
+    assert count == 1 or (size / count > configs.commit.LEAST_SPLIT / 2 and rows * count <= 132 * 8)

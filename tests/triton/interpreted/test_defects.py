@@ -42,7 +42,7 @@ def compare_stats(served: Served, logits: torch.Tensor, vocabulary: Vocabulary |
         stats = served.token_stats(logits, vocabulary=vocabulary)
     for one, other in zip(stats[:3], expected[:3], strict=True):
         same(one, other)
-    torch.testing.assert_close(stats.rest, expected.rest, rtol=0, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5, equal_nan=True)
 
 
 def ints(*values: int) -> torch.Tensor:
@@ -216,12 +216,12 @@ DEFECTS = [
            " | tl.load(flags_ptr + st + 4 * BLOCK - 1)", "", ("suppressed",)),
     Defect("suppressed ids at the start of a group missed", "top2",
            "tl.load(flags_ptr + st) | tl.load", "tl.load", ("suppressed",)),
-    Defect("falling borders leave tickets", "commit", "b = tl.where(before > BIG, batch, before.to(tl.int32))",
+    Defect("falling borders leave tickets", "rows", "b = tl.where(before > BIG, batch, before.to(tl.int32))",
            "b = before.to(tl.int32)", ("falling_borders",)),
     Defect("signed margins by their bits", "rule", "return bits ^ ((bits >> 31) & BIG)", "return bits",
            ("signed_margins",)),
     Defect("minus zero below zero", "rule", "bits = (x + 0.0).to", "bits = x.to", ("signed_margins",)),
-    Defect("lowest id though suppressed", "commit", 'token = tl.where(first == float("-inf"), lowest, token)',
+    Defect("lowest id though suppressed", "rows", 'token = tl.where(first == float("-inf"), lowest, token)',
            "token = token + 0 * lowest", ("suppressed",)),
     Defect("NaN ignored", "top2", "second = tl.maximum(v2, loser, propagate_nan=tl.PropagateNan.ALL)",
            "second = tl.maximum(v2, loser)", ("nan",)),
@@ -241,8 +241,8 @@ DEFECTS = [
            ("infinities",)),
     Defect("winner counted among the rest", "top2", "tl.where(won, 0.0, weight(v1, second))", "weight(v1, second)",
            ("peaks",)),
-    Defect("rest not rescaled", "top2", "tl.where(loser > v2, s * e + 1.0, s + e)", "s + e", ("peaks",)),
-    Defect("rest without a lower end", "commit", "few, below), LOWEST_REST)", "few, below), -1e9)", ("peaks",)),
+    Defect("weights not rescaled", "top2", "tl.where(loser > v2, s * e + 1.0, s + e)", "s + e", ("peaks",)),
+    Defect("log-odds without an end", "stats", "alone, above), HIGHEST_LOG_ODDS)", "alone, above), 1e9)", ("peaks",)),
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""What the launchers make the compiler build, spelled out: every kernel in every configuration that ships.
+"""What the launchers make Triton compile: every kernel in every configuration that ships.
 
-The compiler sees an argument's type, whether it is divisible by 16, and the constants. This is how a kernel can be
-compiled and examined for a GPU that is not here.
+The compiler sees the type of each argument, whether it is divisible by 16, and the constants. With these written down,
+a kernel can be compiled and examined for a GPU that is not present.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from typing import Any
 
 import torch
 
-from lsp_kernels.triton import attention, commit, configs
-from lsp_kernels.triton.aot import TARGETS, Compiled, compile_kernel, lower_kernel
+from .. import attention, commit, configs
+from .compile import compile_kernel, lower_kernel
+from .facts import Compiled
+from .targets import TARGETS
 
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 POINTERS = {
     "cu_ptr": "*i32", "active_ptr": "*i32", "starts_ptr": "*i32", "flags_ptr": "*u8", "suppressed_ptr": "*i32",
     "length_ptr": "*i32", "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32",
-    "id_ptr": "*i32", "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "rest_ptr": "*fp32",
+    "id_ptr": "*i32", "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "log_odds_ptr": "*fp32",
 }  # fmt: skip
 ATTENTION_POINTERS = {
     "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "partial_ptr": "*fp32", "ticket_ptr": "*i32",
 }  # fmt: skip
-HEAD_DIMS = (32, 64, 96, 128, 256)  # tuned; every other multiple of 16 up to 256 works too
+HEAD_DIMS = (32, 64, 96, 128, 256)  # the tuned ones; every other multiple of 16 up to 256 works too
 STRIDES = ("s_batch", "s_row", "s_margin_batch", "s_token_batch")
 
 
@@ -41,7 +43,7 @@ class Build:
     constants: dict[str, Any]
     options: dict[str, Any]
     aligned: tuple[str, ...]
-    near: tuple[str, ...] = ()  # pointers to less than 2 GiB, for which AMD has instructions of their own
+    near: tuple[str, ...] = ()  # pointers to less than 2 GiB, for which AMD has buffer loads
 
     def compile(self) -> Compiled:
         return compile_kernel(self.kernel, self.architecture, self.signature, self.constants, **self._specialised())
@@ -61,7 +63,7 @@ def build(
     aligned: bool = True,
     packed: bool = True,
     hidden: bool = True,
-    guarded: bool = False,
+    has_floor: bool = False,
     splits: int = 8,
     snap: bool = True,
     keep: bool | None = None,
@@ -70,13 +72,13 @@ def build(
 ) -> Build:
     """A build of a kernel of the commit family, with the types and divisibilities that a launch would give.
 
-    `aligned`: base, strides and vocabulary of the logits are divisible by 16. `flags`: there is a vocabulary. `wide`:
-    strides do not fit into 32 bits.
+    `aligned`: base, strides and vocabulary of the logits are divisible by 16. `hidden`: ids are suppressed. `flags`:
+    there is a vocabulary. `wide`: strides do not fit 32 bits. `keep` is by default `has_floor`.
     """
-    table = configs.STATS if kernel is commit.stats_kernel else configs.COMMIT
+    table = configs.commit.STATS if kernel is commit.stats_kernel else configs.commit.COMMIT
     config = table[architecture][dtype]
     constants = {
-        "GUARDED": guarded, "SNAP": snap, "KEEP": guarded if keep is None else keep, "SPLITS": splits,
+        "HAS_FLOOR": has_floor, "SNAP": snap, "KEEP": has_floor if keep is None else keep, "SPLITS": splits,
         "BLOCK": config.block, "ROWS": config.rows, "CHUNK": config.rows, "WAIT": config.wait,
         "s_margin": 1, "s_token": 1,
     }  # fmt: skip
@@ -99,8 +101,8 @@ def build(
     specialised = ("x_ptr", "s_batch", "s_row", "vocabulary") if aligned else ()
     divisible = tuple(name for name in signature if name in POINTERS or name in specialised)
     variant = [str(dtype)[6:], f"splits {splits}", "packed" if packed else "batch"]
-    variant += ["suppressed"] * (hidden and flags) + ["floor"] * guarded + ["no snap"] * (not snap)
-    variant += ["keep"] * (keep is not None and keep != guarded) + ["no vocabulary"] * (not flags)
+    variant += ["suppressed"] * (hidden and flags) + ["floor"] * has_floor + ["no snap"] * (not snap)
+    variant += ["keep"] * (keep is not None and keep != has_floor) + ["no vocabulary"] * (not flags)
     variant += ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
     options = {"num_warps": config.warps, "num_stages": 1, "maxnreg": config.maxnreg}
     name = f"{kernel.__name__} {', '.join(variant)}"
@@ -111,7 +113,7 @@ def build_attention(
     architecture: str,
     dtype: torch.dtype = torch.bfloat16,
     head_dim: int = 128,
-    config: configs.AttentionConfig | None = None,
+    config: configs.attention.AttentionConfig | None = None,
     *,
     group: int = 7,
     split: bool = True,
@@ -121,19 +123,19 @@ def build_attention(
     near: bool = True,
     wide: bool = False,
 ) -> Build:
-    """A build of the attention kernel, by default with the middle tile, as a launch would compile it.
+    """A build of the attention kernel as a launch would compile it; `config` is by default the middle tile.
 
-    `aligned`: base and strides of all tensors are divisible by 16. `near`: the tensors have less than 2 GiB each.
-    `wide`: offsets within a tile do not fit into 32 bits.
+    `aligned`: base and strides of all tensors are divisible by 16. `near`: each tensor has less than 2 GiB. `wide`:
+    offsets within a tile do not fit 32 bits.
     """
     kernel = attention.attention_kernel
-    padded = configs.padded_size(head_dim)
-    by_size = configs.ATTENTION[architecture][dtype][padded]
+    padded = configs.attention.padded_size(head_dim)
+    by_size = configs.attention.ATTENTION[architecture][dtype][padded]
     config = config or by_size[len(by_size) // 2]
     absent = ["cu_ptr"] * (not packed) + ["append_ptr"] * (not append) + ["partial_ptr", "ticket_ptr"] * (not split)
     constants: dict[str, Any] = {
         "G": group, "D": head_dim, "DP": padded, "BM": config.rows, "BN": config.keys, "SPLIT": split, "WIDE": wide,
-        "WAIT": config.wait, "CHUNK": configs.BORDERS, **dict.fromkeys(absent),
+        "WAIT": config.wait, "CHUNK": configs.attention.BORDERS, **dict.fromkeys(absent),
     }  # fmt: skip
     signature = {}
     for name in kernel.arg_names:
@@ -160,26 +162,27 @@ FAMILIES = ("commit", "attention")
 
 
 def representative(architecture: str) -> Iterator[Build]:
-    """One build of each kernel, the kind that decoding uses most."""
+    """The build of each kernel that decoding uses most."""
     for kernel in (commit.commit_kernel, commit.stats_kernel, commit.select_kernel):
         yield build(kernel, architecture, torch.bfloat16)
     yield build_attention(architecture)
 
 
 def shipped(architecture: str, family: str) -> Iterator[Build]:
-    """Every dtype, tile, alignment and variant that changes the code in a way worth looking at."""
+    """Builds of one family for every dtype, tile, alignment and variant whose code differs notably."""
     return {"commit": _shipped_commit, "attention": _shipped_attention}[family](architecture)
 
 
 def _shipped_commit(architecture: str) -> Iterator[Build]:
     flags = (True, False)
-    for dtype, aligned, hidden in itertools.product(configs.ALL_DTYPES, flags, flags):
-        options: dict[str, Any] = {"aligned": aligned, "hidden": hidden, "splits": configs.MOST_SPLITS if hidden else 1}
+    for dtype, aligned, hidden in itertools.product(configs.device.DTYPES, flags, flags):
+        splits = configs.commit.MOST_SPLITS if hidden else 1
+        options: dict[str, Any] = {"aligned": aligned, "hidden": hidden, "splits": splits}
         yield build(commit.stats_kernel, architecture, dtype, **options)
-        for guarded in flags:
-            yield build(commit.commit_kernel, architecture, dtype, **options, guarded=guarded, packed=not guarded)
-    for packed, guarded, keep in itertools.product(flags, flags, flags):
-        options = {"packed": packed, "guarded": guarded, "keep": keep}
+        for has_floor in flags:
+            yield build(commit.commit_kernel, architecture, dtype, **options, has_floor=has_floor, packed=not has_floor)
+    for packed, has_floor, keep in itertools.product(flags, flags, flags):
+        options = {"packed": packed, "has_floor": has_floor, "keep": keep}
         yield build(commit.commit_kernel, architecture, torch.bfloat16, **options, splits=2 if keep else 4)
         yield build(commit.select_kernel, architecture, torch.float32, **options)
     for kernel in (commit.commit_kernel, commit.stats_kernel):
@@ -188,8 +191,8 @@ def _shipped_commit(architecture: str) -> Iterator[Build]:
 
 
 def _shipped_attention(architecture: str) -> Iterator[Build]:
-    for dtype, head_dim in itertools.product(configs.ALL_DTYPES, HEAD_DIMS):
-        for config in configs.ATTENTION[architecture][dtype][configs.padded_size(head_dim)]:
+    for dtype, head_dim in itertools.product(configs.device.DTYPES, HEAD_DIMS):
+        for config in configs.attention.ATTENTION[architecture][dtype][configs.attention.padded_size(head_dim)]:
             yield build_attention(architecture, dtype, head_dim, config)
             if dtype == torch.bfloat16:
                 yield build_attention(architecture, dtype, head_dim, config, split=False)

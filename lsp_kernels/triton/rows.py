@@ -1,0 +1,77 @@
+"""Device functions: which sequence a row belongs to, which rows a sequence has, and merging the splits of rows."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .top2 import merge
+
+BIG = tl.constexpr(0x7FFFFFFF)
+
+
+@triton.jit
+def sequence_at(b, cu_ptr, active_ptr, starts_ptr, length, rows):
+    """First active row of sequence b among all rows, rows given from there on, and N; all clamped to the tensor."""
+    if cu_ptr is not None:
+        begin = tl.minimum(tl.maximum(tl.load(cu_ptr + b), 0), rows)
+        end = tl.minimum(tl.maximum(tl.load(cu_ptr + b + 1), begin), rows)
+    else:
+        begin = b * length
+        end = begin + length
+    first = begin
+    if starts_ptr is not None:
+        first += tl.minimum(tl.maximum(tl.load(starts_ptr + b), 0), end - begin)
+    given = end - first
+    n = given
+    if active_ptr is not None:
+        n = tl.maximum(tl.load(active_ptr + b), 0)
+    return first, given, n
+
+
+@triton.jit
+def sequence_of(row, cu_ptr, length, batch, CHUNK: tl.constexpr):
+    """The sequence of a row; `batch` for a row after the last border.
+
+    It is `batch` for every row if the borders decrease anywhere: then no sequence has rows, nothing is committed, and
+    every ticket stays zero.
+    """
+    if cu_ptr is None:
+        b = row // length
+    else:
+        before = tl.full((), 0, tl.int64)  # number of borders up to the row, plus 2^32 times how many decrease
+        for b0 in range(0, batch, CHUNK):
+            o_b = b0 + tl.arange(0, CHUNK)
+            m_b = o_b < batch
+            border = tl.load(cu_ptr + 1 + o_b, mask=m_b, other=BIG)
+            decreases = border < tl.load(cu_ptr + o_b, mask=m_b, other=0)
+            before += tl.sum((border <= row).to(tl.int64) + (decreases.to(tl.int64) << 32), 0)
+        b = tl.where(before > BIG, batch, before.to(tl.int32))
+    return b
+
+
+@triton.jit
+def lowest_allowed(suppressed_ptr, n_suppressed, CHUNK: tl.constexpr):
+    """The lowest id that is not suppressed: how many of the sorted suppressed ids are 0, 1, 2, …"""
+    out = tl.full((), 0, tl.int32)
+    if suppressed_ptr is not None:
+        for k0 in range(0, n_suppressed, CHUNK):
+            k = k0 + tl.arange(0, CHUNK)
+            out += tl.sum((tl.load(suppressed_ptr + k, mask=k < n_suppressed, other=-1) == k).to(tl.int32), 0)
+    return out
+
+
+@triton.jit
+def merge_rows(row, mask, value_ptr, id_ptr, plane, lowest, REST: tl.constexpr, SPLITS: tl.constexpr):
+    """Joins the splits of some rows that other programs have published, as planes: best, second, id, weight."""
+    q = row[:, None].to(tl.int64) * SPLITS + tl.arange(0, SPLITS)[None, :]  # [ROWS, SPLITS]
+    m = mask[:, None] & (q >= 0)
+    v1 = tl.load(value_ptr + q, mask=m, other=float("-inf"), cache_modifier=".cg")
+    v2 = tl.load(value_ptr + plane + q, mask=m, other=float("-inf"), cache_modifier=".cg")
+    i1 = tl.load(id_ptr + 2 * plane + q, mask=m, other=0, cache_modifier=".cg")
+    s = v1
+    if REST:
+        s = tl.load(value_ptr + 3 * plane + q, mask=m, other=0.0, cache_modifier=".cg")
+    first, token, second, total = merge(v1, i1, v2, s, 1, REST)
+    token = tl.where(first == float("-inf"), lowest, token)
+    return first, token, second, total
