@@ -13,7 +13,7 @@ import triton.language as tl
 
 from lsp_kernels.triton import aot
 from lsp_kernels.triton.aot import TARGETS, compile_kernel, fingerprint, lower_kernel, occupancy
-from tests.ptx.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, row_max_kernel
+from tests.virtual_gpu_tests.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, row_max_kernel
 
 POINTERS = [name for name in SIGNATURE if name.endswith("_ptr")]
 

@@ -17,10 +17,10 @@ from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot import Compiled
 from lsp_kernels.triton.builds import Build, build_attention
 from tests.attention_cases import AttentionCase, check_attention, make_case
-from tests.ptx import RaceError, launch
-from tests.ptx.launch import Launch
-from tests.ptx.mutate import with_ticket, without_each_barrier
 from tests.triton.inputs import attention_arguments
+from tests.virtual_gpu import RaceError, launch
+from tests.virtual_gpu.launch import Launch
+from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
 
 ROUNDED = 2.0  # the weights are rounded to 16 bits before they meet the values
 SPLITS = 3

@@ -11,10 +11,10 @@ import torch
 from lsp_kernels.triton import configs
 from lsp_kernels.triton.builds import build, build_attention
 from lsp_kernels.triton.commit import commit_kernel
-from tests.ptx import RaceError, launch
 from tests.triton.gates import violations
 from tests.triton.mutants import Defect, damaged
 from tests.triton.test_ptx import inputs
+from tests.virtual_gpu import RaceError, launch
 
 BEFORE_TICKET = Defect(
     "no barrier before the ticket", "commit",

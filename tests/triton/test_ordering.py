@@ -8,9 +8,9 @@ from functools import lru_cache
 import pytest
 
 from lsp_kernels.triton.aot import TARGETS, compile_kernel
-from tests.ptx.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, row_max_kernel
 from tests.triton import ordering
 from tests.triton.ordering import check_amdgcn, check_ptx
+from tests.virtual_gpu_tests.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, row_max_kernel
 
 NVIDIA = [name for name, target in TARGETS.items() if target.backend == "cuda"]
 AMD = [name for name, target in TARGETS.items() if target.backend == "hip"]

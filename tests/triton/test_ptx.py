@@ -11,11 +11,11 @@ import torch
 from lsp_kernels import PrefixRule, Vocabulary, reference
 from lsp_kernels.triton.builds import Build, build
 from lsp_kernels.triton.commit import commit_kernel, select_kernel, stats_kernel
-from tests.ptx import RaceError, launch
-from tests.ptx.mutate import with_ticket, without_each_barrier
 from tests.strategies import DTYPES, random_logits
 from tests.support import same
 from tests.triton.inputs import CommitInputs
+from tests.virtual_gpu import RaceError, launch
+from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
 
 TARGETS = ["sm_80", "sm_90", "sm_100", "sm_120"]
 SIZE = 10_304  # one group of four tiles and a ragged end per split of two; divisible by 16, as aligned builds expect

@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.ptx.sample import CONSTEXPRS, Case, row_max_kernel
 from tests.triton.interpreter import AccessError, RaceError, checked
+from tests.virtual_gpu_tests.sample import CONSTEXPRS, Case, row_max_kernel
 
 
 def sample(seed: int | None = 0, **constexprs: object) -> Case:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lsp_kernels.triton.aot import Compiled, compile_kernel
-from tests.ptx import AccessError, RaceError, launch
-from tests.ptx.mutate import with_ticket, without_each_barrier
-from tests.ptx.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, Case, row_max_kernel
+from tests.virtual_gpu import AccessError, RaceError, launch
+from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
+from tests.virtual_gpu_tests.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, Case, row_max_kernel
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120")
 
