@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lsp_kernels import PrefixRule, Vocabulary
 from tests import oracle
+from tests.support import ints
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NANS = {  # quiet and signalling, of both signs
@@ -23,7 +24,7 @@ LAYOUTS = ("batch", "slice", "transposed", "wide rows", "packed", "packed wide r
 
 
 @dataclass
-class Case:
+class CommitCase:
     """A batch as a user would hold it, and the rows of each sequence behind it."""
 
     logits: Tensor
@@ -98,7 +99,9 @@ def random_logits(rng: np.random.Generator, rows: int, size: int, kind: str, dty
 
 
 @st.composite
-def cases(draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 520, 1100), most: int = 24) -> Case:
+def cases(
+    draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 520, 1100), most: int = 24
+) -> CommitCase:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     layout = draw(st.sampled_from(LAYOUTS))
     rule = draw(rules)
@@ -123,12 +126,11 @@ def cases(draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 5
         windows.append(window)
     logits, cu_rows, first_rows = lay_out(layout, windows, size, dtype)
     explicit = not whole or cu_rows is None or draw(st.booleans())
-    as_int32 = lambda values: torch.tensor(values, dtype=torch.int32)  # noqa: E731
-    return Case(
+    return CommitCase(
         logits,
         cu_rows,
-        as_int32(counts) if explicit else None,
-        as_int32(starts) if any(starts) else None,
+        ints(*counts) if explicit else None,
+        ints(*starts) if any(starts) else None,
         rule,
         vocabulary,
         sequences,

@@ -20,12 +20,9 @@ from tests.attention_cases import (
     check_attention,
     make_case,
 )
+from tests.support import ints
 
 HUGE = 2**31 - 1
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

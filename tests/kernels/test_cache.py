@@ -9,12 +9,9 @@ import torch
 
 from lsp_kernels import PrefixCache, reference
 from tests.attention_cases import assert_same_bits
+from tests.support import ints
 
 SHAPE = {"n_layers": 2, "batch": 3, "n_kv_heads": 2, "capacity": 16, "head_dim": 32}
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def one_pass(cache: PrefixCache, suffixes: list[int], append: list[int], seed: int = 0) -> list[torch.Tensor]:

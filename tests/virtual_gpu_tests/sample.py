@@ -71,8 +71,8 @@ NUM_WARPS = 4
 
 
 @dataclass
-class Case:
-    """Inputs and outputs of one launch."""
+class RowMaxLaunch:
+    """Inputs and outputs of one launch of `row_max_kernel`."""
 
     x: torch.Tensor
     splits: int
@@ -81,7 +81,7 @@ class Case:
     out: torch.Tensor
 
     @classmethod
-    def make(cls, rows: int = 3, n: int = 1500, splits: int = 5, seed: int = 0) -> Case:
+    def make(cls, rows: int = 3, n: int = 1500, splits: int = 5, seed: int = 0) -> RowMaxLaunch:
         x = torch.randn(rows, n, generator=torch.Generator().manual_seed(seed))
         nan = float("nan")
         partial, out = torch.full((rows, splits), nan), torch.full((rows,), nan)

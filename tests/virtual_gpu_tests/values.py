@@ -28,15 +28,6 @@ def numbers(dtype: str, seed: int) -> np.ndarray:
     return values
 
 
-def same(got: np.ndarray, expected: np.ndarray) -> None:
-    """Equal bit for bit, any NaN standing for any other."""
-    assert got.dtype == expected.dtype
-    if got.dtype.kind == "f":
-        assert (np.isnan(got) == np.isnan(expected)).all()
-        got, expected = got[~np.isnan(got)], expected[~np.isnan(expected)]
-    assert got.tobytes() == expected.tobytes()
-
-
 def fused(a, b, c):
     """The exact sum in extended precision, rounded once (128 samples do not hit its own ties)."""
     return (a.astype(np.longdouble) * b + c).astype(np.float32)
