@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pkgutil
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
@@ -32,6 +34,16 @@ def modules_of(package: ModuleType) -> list[str]:
             if module.ispkg:
                 folders.append((found[-1], folder / module.name))
     return sorted(found)
+
+
+def import_or_skip(name: str) -> ModuleType:
+    """A module of ours. Where a library that it needs is not installed the test is skipped, and says so."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if str(error.name).split(".")[0] in ("lsp", "lsp_kernels"):
+            raise
+        pytest.skip(f"{name} needs {error.name}")
 
 
 def ints(*values: int) -> Tensor:

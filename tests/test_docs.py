@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import doctest
-import importlib
 import os
 import re
 import subprocess
@@ -20,7 +19,7 @@ import pytest
 import lsp
 import lsp.integrations
 import lsp_kernels
-from tests.support import ROOT, modules_of
+from tests.support import ROOT, import_or_skip, modules_of
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS = [*PAGES, *ROOT.glob("CONTRIBUTING.md")]
@@ -61,11 +60,7 @@ def with_examples(package) -> list[str]:
 
 @pytest.mark.parametrize("name", [*with_examples(lsp_kernels), *with_examples(lsp)])
 def test_docstring_examples_hold(name: str) -> None:
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        pytest.skip(f"needs {error.name}")
-    result = doctest.testmod(module)
+    result = doctest.testmod(import_or_skip(name))
     assert result.attempted > 0
     assert result.failed == 0
 

@@ -11,7 +11,7 @@ import pytest
 
 import lsp
 import lsp_kernels
-from tests.support import ROOT, modules_of
+from tests.support import ROOT, import_or_skip, modules_of
 
 FOLDERS = ("lsp", "lsp_kernels", "tests", "bench", "docs")
 FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))] + sorted(ROOT.glob("*.py"))
@@ -59,8 +59,5 @@ def test_private_modules_of_the_kernels_are_imported_by_them_and_by_tests_alone(
 def test_no_name_of_a_package_hides_its_module(name: str) -> None:
     """``import lsp.x as x`` and ``lsp.x`` give the same: the module."""
     package, _, last = name.rpartition(".")
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        pytest.skip(f"needs {error.name}")
+    module = import_or_skip(name)
     assert getattr(importlib.import_module(package), last) is module

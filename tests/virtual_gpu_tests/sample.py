@@ -6,11 +6,14 @@ interpreter harness and the ordering gates.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
+
+from lsp_kernels.triton.aot import Compiled, compile_kernel
 
 
 @triton.jit
@@ -68,6 +71,13 @@ SIGNATURE = {
 CONSTEXPRS = {"BLOCK": 256, "SPLITS": 128, "SEM": "acq_rel", "WAIT": False}
 ALIGNED = ("x_ptr", "partial_ptr", "ticket_ptr", "out_ptr", "n", "stride", "per")
 NUM_WARPS = 4
+
+
+def compiled(target: str, aligned: Collection[str] = ALIGNED, **constexprs: object) -> Compiled:
+    """`row_max_kernel` for a target. All its tensors are smaller than 2 GB."""
+    constants, pointers = CONSTEXPRS | constexprs, [name for name in SIGNATURE if name.endswith("_ptr")]
+    options = {"num_warps": NUM_WARPS, "aligned": aligned, "within_2gb": pointers}
+    return compile_kernel(row_max_kernel, target, SIGNATURE, constants, **options)
 
 
 @dataclass

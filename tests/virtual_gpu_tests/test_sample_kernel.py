@@ -5,29 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lsp_kernels.triton.aot import Compiled, compile_kernel
 from tests.virtual_gpu import AccessError, RaceError, launch
 from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
-from tests.virtual_gpu_tests.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, RowMaxLaunch, row_max_kernel
+from tests.virtual_gpu_tests.sample import ALIGNED, RowMaxLaunch, compiled
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120")
-
-
-def compiled(target: str, aligned: bool = True, **constexprs: object) -> Compiled:
-    return compile_kernel(
-        row_max_kernel,
-        target,
-        SIGNATURE,
-        CONSTEXPRS | constexprs,
-        num_warps=NUM_WARPS,
-        aligned=ALIGNED if aligned else (),
-    )
 
 
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_sample_kernel(target, aligned):
-    kernel = compiled(target, aligned)
+    kernel = compiled(target, ALIGNED if aligned else ())
     for seed in range(3):
         case = RowMaxLaunch.make(n=1504 if aligned else 1501, seed=seed)
         done = launch(kernel, case.grid, case.args, seed=seed)
