@@ -27,7 +27,7 @@ OVERHEAD_CALLS = sized(100, tiny=2)
 
 
 class Pass:
-    """A pass over ragged sequences, laid out for us and, complete and padded, for torch."""
+    """Ragged sequences of one pass: packed beside a prefix cache for us, padded with all their keys for torch."""
 
     def __init__(self, heads: tuple[int, int], dtype: torch.dtype, prefixes: list[int], suffixes: list[int]) -> None:
         self.heads, self.prefixes, self.suffixes = heads, prefixes, suffixes
@@ -64,7 +64,7 @@ class Pass:
         return self.sdpa(self.padded_k, self.padded_v)
 
     def concatenated(self) -> Tensor:
-        """One sequence: the cache as it is held today grows by torch.cat."""
+        """One sequence: torch.cat puts the new keys behind the prefix, as most code does today."""
         k, v = (
             torch.cat([cache[:, :, :PREFIX], new.transpose(0, 1)[None]], dim=2)
             for cache, new in ((self.k_cache, self.k), (self.v_cache, self.v))
@@ -76,7 +76,7 @@ class Pass:
         return F.scaled_dot_product_attention(self.padded_q, k, v, attn_mask=mask, enable_gqa=grouped)
 
     def check(self) -> None:
-        """No speed is printed for a result that is not right."""
+        """No speed is printed for a wrong result."""
         wide = (x.double() for x in (self.q, self.k, self.v, self.k_cache, self.v_cache))
         truth = reference.suffix_attention(*wide, self.borders, *self.lengths)
         padded = self.padded()
@@ -152,7 +152,7 @@ def bench_ragged_batch(benchmark, report: Report, hq: int, hkv: int, dtype: torc
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("prefix", "suffix"), LENGTHS)
 def bench_lengths(benchmark, report: Report, prefix: int, suffix: int, dtype: torch.dtype) -> None:
-    """Other lengths, 8/2 heads: no targets, but no surprises either."""
+    """Other lengths with 8/2 heads, without targets."""
     work = Pass((8, 2), dtype, [prefix], [suffix])
     work.check()
     times = interleave({"ours": work.ours, "SDPA on a view": work.view, "gemm": gemm(dtype)[0]}, rounds=21)
@@ -162,7 +162,7 @@ def bench_lengths(benchmark, report: Report, prefix: int, suffix: int, dtype: to
 
 
 def bench_few_heads(benchmark, report: Report) -> None:
-    """One head and a long prefix: the keys are shared out over the cores."""
+    """One head and a long prefix: the keys are split between the cores."""
     work = Pass((1, 1), torch.float32, [LONG], [16])
     work.check()
 

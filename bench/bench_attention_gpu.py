@@ -27,7 +27,7 @@ SHAPES = [  # heads of queries and keys, prefix, suffix
 
 
 class Pass:
-    """One sequence whose pass is appended; torch gets a cache that already holds it, or concatenates."""
+    """One sequence. We append its pass to the cache; torch gets a cache that already holds it, or concatenates."""
 
     def __init__(self, hq: int, hkv: int, prefix: int, suffix: int, dtype: torch.dtype) -> None:
         def normal(*shape: int) -> Tensor:
@@ -57,7 +57,7 @@ class Pass:
         return F.scaled_dot_product_attention(self.q.transpose(1, 2), k, v, enable_gqa=self.grouped)
 
     def limits(self) -> dict[str, Contender]:
-        """Reading the keys and values once (a copy reads and writes half as much), and as many products by cuBLAS."""
+        """As many bytes as keys and values have, by copying half of them, and as many products, by cuBLAS."""
         half = self.k_cache.numel()
         source, target = torch.empty(2, half, dtype=self.q.dtype, device="cuda")
         rows, keys = self.q.numel() // SIZE, self.k_cache.size(2)

@@ -14,7 +14,7 @@ from lsp_kernels import PrefixRule, TokenStats, commit_prefix, reference, token_
 
 SHAPES = sized([(256, 126464), (64, 152064)], tiny=[(8, 700)])
 SHAPES = [pytest.param(rows, size, id=f"{rows}x{size}") for rows, size in SHAPES]
-ROWS, SIZE, MANY = sized((256, 126464, 1000), tiny=(8, 700, 100))  # the last: suppressed ids
+ROWS, SIZE, MANY = sized((256, 126464, 1000), tiny=(8, 700, 100))  # MANY ids are suppressed
 CALLS = sized(25, tiny=2)  # per turn, where one call is too short to time
 OVERHEAD_CALLS = sized(200, tiny=2)
 
@@ -26,7 +26,7 @@ def sorted_margin(logits: Tensor) -> Tensor:
 
 
 def check_stats(stats: TokenStats, logits: Tensor) -> None:
-    """No speed is printed for a result that is not right."""
+    """No speed is printed for a wrong result."""
     expected = reference.token_stats(logits)
     for got, wanted in zip(stats[:3], expected[:3], strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
@@ -140,7 +140,7 @@ def bench_suppressed(benchmark, report: Report, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 def bench_few_rows(benchmark, report: Report, rows: int) -> None:
-    """Both cores share a few rows. Every call takes other rows, so that they come from memory, as fresh logits may.
+    """Two threads share a few rows. Every call takes other rows, so that they come from memory and not from a cache.
 
     Beside it, how much faster two threads read these rows: a machine whose cores share a memory port gains little.
     """

@@ -91,7 +91,7 @@ def bench_host_share(benchmark, report: Report, model: Transformer) -> None:
 
 @pytest.mark.parametrize("task", ["arithmetic", "code"])
 def bench_schedulers(benchmark, report: Report, task: str) -> None:
-    """The embedded model's real answers: what is counted beside what is measured."""
+    """The embedded model answers problems: passes, positions and operations beside the measured time."""
     tiny = lsp.load("tiny")
     problems = list(generate(task, PROBLEMS, split="dev", seed=7))
     prompts = [problem.prompt for problem in problems]
@@ -120,7 +120,7 @@ def bench_schedulers(benchmark, report: Report, task: str) -> None:
 
 
 def exponent(lengths: list[int], costs: list[float]) -> float:
-    """The power of the length that the cost grows with, between the two longest."""
+    """The power of the length with which the cost grows, from the two longest."""
     return math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2])
 
 
@@ -151,7 +151,7 @@ def bench_growth(benchmark, report: Report, model: Transformer) -> None:
         for n in lengths:
             shapes = []
             for done in range(0, n, step):
-                # scattered commits may leave the front empty to the end: of Full only the prompt counts as frozen
+                # Full commits scattered tokens: to the end it may be that only the prompt can be frozen
                 frozen = PROMPT + done if cached and step > 1 else PROMPT if cached else 0
                 end = min(PROMPT + n, PROMPT + done + (lookahead or n))
                 shapes.append((end - frozen, frozen))

@@ -30,7 +30,7 @@ def transfer(logits: Tensor, x: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def threshold_step(logits: Tensor, x: Tensor) -> Tensor:
-    """dInfer: what is sure enough, and always the best."""
+    """dInfer: every mask above the threshold, and always the most confident one."""
     tokens, p = softmax_confidence(logits)
     p = torch.where((x == MASK) & (tokens != MASK), p, -torch.inf)
     return torch.where(p >= (p.amax(1, keepdim=True) - 1e-5).clamp(max=0.9), tokens, x)
@@ -54,7 +54,7 @@ def canvas() -> Tensor:
 
 
 def sharp(dtype: torch.dtype, least: float = 6.0) -> Tensor:
-    """Logits of masks that are surer from right to left: the best one has 25 down to `least`, others up to about 5."""
+    """Logits of masks: the best one falls from 25 to `least` from left to right, all others are below about 5."""
     logits = torch.randn(1, ROWS, SIZE)
     logits[..., MASK] = -50.0
     logits[0, torch.arange(ROWS), SIZE // ROWS * torch.arange(ROWS)] = torch.linspace(25.0, least, ROWS)
@@ -90,7 +90,7 @@ def bench_get_transfer_index(benchmark, report: Report, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def bench_llada_generate(benchmark, report: Report, dtype: torch.dtype) -> None:
-    """A model that costs nothing and is sure of every mask: one pass over all of them, everything that surrounds it."""
+    """A model that costs nothing and is sure of every mask, so one pass suffices: the cost of all around the model."""
     logits, prompt = sharp(dtype, least=15.0), torch.zeros(1, 0, dtype=torch.int64)
     calls = []
 
@@ -109,7 +109,7 @@ def bench_llada_generate(benchmark, report: Report, dtype: torch.dtype) -> None:
         return torch.where(chosen, x0, canvas())
 
     out = ours()
-    assert calls == [1, ROWS]  # a look at the size of its vocabulary, and the pass
+    assert calls == [1, ROWS]  # one call to learn the size of the vocabulary, and one pass
     assert torch.equal(out, formula())
     measure(benchmark, report, f"llada.generate {ROWS}x{SIZE} {str(dtype)[6:]}", logits, ours, formula)
 
@@ -121,7 +121,7 @@ def bench_dream_hooks(benchmark, report: Report, dtype: torch.dtype) -> None:
 
     def ours() -> Tensor:
         shown = hooks["generation_logits_hook_func"](0, x, logits)
-        dream_step(shown, x)  # Dream still does it
+        dream_step(shown, x)  # Dream's own step, which the hooks cannot skip
         return hooks["generation_tokens_hook_func"](0, x, shown)
 
     expected = prefix_step(logits, x)

@@ -22,7 +22,7 @@ from lsp.models import Transformer
 
 PREFIX = sized(512, tiny=24)
 SHAPE = sized((2048, 768, 12, 12, 2304), tiny=(500, 64, 2, 2, 96))  # vocabulary, width, layers, heads, MLP
-LARGE = sized((126464, 1024, 20, 8, 3072), tiny=(1000, 64, 2, 2, 96))  # of the checkpoint that is loaded
+LARGE = sized((126464, 1024, 20, 8, 3072), tiny=(1000, 64, 2, 2, 96))  # the same of the checkpoint that is loaded
 SUFFIXES = sized([64, 256], tiny=[16])
 GROWING_SUFFIXES = sized((16, 32, 64, 128, 256, 512), tiny=(4, 8))
 GROWING_PREFIXES = sized((0, 256, 512, 1024, 2048), tiny=(0, 8))
@@ -53,7 +53,7 @@ def masked_ids(length: int, masks: int) -> Tensor:
 
 
 def a_pass(model: Transformer, tokens: Tensor, prefix: int) -> Callable[[], Tensor]:
-    """A pass over what follows a frozen prefix, which was frozen in the same context."""
+    """A pass over the tokens after a frozen prefix; the prefix was frozen by a pass over all tokens."""
     cache = model.new_cache(1, max(prefix, 1))
     positions = torch.arange(len(tokens))
     model(tokens, positions, torch.tensor([0, len(tokens)], dtype=torch.int32), cache, append=[prefix])
@@ -84,7 +84,7 @@ def bench_profile(benchmark, report: Report, model: Transformer, suffix: int) ->
 
 
 def check(model: Transformer, hidden: Tensor, ids: Tensor) -> None:
-    """No time is printed for a result that is not right, which is that of one uncached pass in float64."""
+    """No time is printed for a wrong result; the right one is that of an uncached pass in float64."""
     wide = copy.deepcopy(model).double()
     everything = wide(ids, torch.arange(len(ids)), torch.tensor([0, len(ids)], dtype=torch.int32))
     expected = wide.lm_head(everything[-len(hidden) :])
@@ -124,7 +124,7 @@ def status(key):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
 
 how, folder, dtype = sys.argv[1:]
-lsp.load("tiny")  # the libraries are in memory
+lsp.load("tiny")  # so that the libraries are in memory already
 before = status("VmRSS")
 open("/proc/self/clear_refs", "w").write("5")  # the peak counts from here
 if how == "ours":

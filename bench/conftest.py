@@ -21,7 +21,7 @@ def report() -> Report:
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
-    """Each benchmark draws the same numbers and finds all threads, whatever ran before it."""
+    """Each benchmark draws the same random numbers and starts with all threads, whatever ran before it."""
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     yield

@@ -1,4 +1,4 @@
-"""What no kernel can beat here: reading the bytes, and the rate of a matrix product, at the best that torch has."""
+"""Limits of this machine, by the fastest code in torch: reading all bytes, and the rate of a matrix product."""
 
 from __future__ import annotations
 

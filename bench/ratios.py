@@ -15,7 +15,7 @@ Contender = Callable[[], object]
 
 
 def interleave(contenders: Mapping[str, Contender], rounds: int = 15, seconds: float = 4.0) -> dict[str, float]:
-    """Median seconds of each contender. Slow ones stop after `seconds` of their own time, and at least three turns.
+    """Median seconds of each contender. Slow ones stop after `seconds` of their own time, but not before three turns.
 
     Where nothing is measured each has one turn.
     """
@@ -25,7 +25,7 @@ def interleave(contenders: Mapping[str, Contender], rounds: int = 15, seconds: f
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for turn in range(rounds if sizes.measuring else 1):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:  # nobody always follows the same one
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:  # none always runs after the same one
             run = contenders[name]
             if turn >= 3 and sum(taken[name]) > seconds:
                 continue

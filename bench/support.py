@@ -1,4 +1,4 @@
-"""What several benchmarks share: dtypes, arguments of the commit operations, the formula of others, random models."""
+"""What several benchmarks share: dtypes, arguments of the commit operations, the softmax of others, random models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def softmax_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def random_model(vocab_size: int, d_model: int, n_layers: int, n_heads: int, mlp_size: int) -> Transformer:
-    """LLaDA's architecture and public format with random weights, so sharp that no two masks see the same."""
+    """LLaDA's architecture and public format with random weights, so large that masks predict different tokens."""
     public = {
         "model_type": "llada", "vocab_size": vocab_size, "d_model": d_model, "n_layers": n_layers, "n_heads": n_heads,
         "mlp_hidden_size": mlp_size, "max_sequence_length": 8192, "rope_theta": 5e5, "weight_tying": False,

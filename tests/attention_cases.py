@@ -113,7 +113,7 @@ def attention_cases(
     suffixes = draw(suffix.map(lambda n: [n] * batch) if batched else st.lists(suffix, min_size=batch, max_size=batch))
     appends = draw(st.one_of(st.none(), st.just(suffixes), st.tuples(*(st.integers(0, n) for n in suffixes)).map(list)))
     size = draw(st.sampled_from(sizes))
-    sharpness = draw(st.sampled_from([None, None, 0.5, 2.0, 0.0, -1.0]))  # of the softmax: beyond, float32 is inexact
+    sharpness = draw(st.sampled_from([None, None, 0.5, 2.0, 0.0, -1.0]))  # of the softmax; more makes float32 inexact
     hkv, group = draw(st.sampled_from([(1, 1), (1, 7), (2, 1), (2, 2), (3, 1), (2, 3), (1, 16)]))
     return make_case(
         suffixes,
@@ -171,7 +171,7 @@ def appended(case: AttentionCase, cache: Tensor, tokens: Tensor) -> Tensor:
 
 
 def sdpa(case: AttentionCase) -> Tensor:
-    """The same by concatenation and torch's attention in the case's dtype, one sequence after the other."""
+    """The output by torch's attention in the case's dtype, on concatenated keys, one sequence after the other."""
     out = torch.empty_like(case.q)
     group = case.q.size(-2) // case.k.size(-2)
     for b, where in case.sequences():

@@ -25,7 +25,7 @@ LAYOUTS = ("batch", "slice", "transposed", "wide rows", "packed", "packed wide r
 
 @dataclass
 class CommitCase:
-    """A batch as a user would hold it, and the rows of each sequence behind it."""
+    """A batch as a user would pass it, and all rows of each sequence, as the oracle needs them."""
 
     logits: Tensor
     cu_rows: Tensor | None
@@ -34,7 +34,7 @@ class CommitCase:
     rule: PrefixRule
     vocabulary: Vocabulary
     sequences: list[list[oracle.Row]]  # all N rows of each sequence, given or not
-    first_rows: list[int]  # of each sequence's first active row, among all rows
+    first_rows: list[int]  # where each sequence's first active row is, among all rows
     delimiters: set[int]
     stops: set[int]
 
@@ -112,7 +112,7 @@ def cases(
     counts = [int(rng.integers(0, most)) if rng.random() < 0.8 else int(rng.integers(0, 3)) for _ in range(batch)]
     vocabulary, delimiters, stops, suppressed = random_vocabulary(draw, rng, size, rule)
 
-    # Every sequence has N rows; the kernel is given the scored ones and perhaps more, after rows of something else.
+    # Every sequence has N rows. The kernel gets the scored ones and perhaps more; unrelated rows may precede them.
     full = [random_logits(rng, n, size, kind, dtype) for n in counts]
     sequences = [[oracle.score_row(row, suppressed) for row in z.float().tolist()] for z in full]
     whole = draw(st.booleans())

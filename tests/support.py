@@ -60,14 +60,14 @@ def in_sparse_file(path: Path, shape: Sequence[int], strides: Sequence[int]) -> 
 
 
 def examples(count: int) -> settings:
-    """So many examples, the same in every run, however long each takes."""
+    """This many examples, the same in every run, without a deadline."""
     slow = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
     return settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=slow)
 
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Fresh memory holds NaN and absurd numbers, in torch and in C++, so that an output nobody wrote shows."""
+    """Fresh memory holds NaN and absurd numbers, in torch and in C++, so that an unwritten output is noticed."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     os.environ["LSP_POISON"] = "1"

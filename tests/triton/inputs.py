@@ -83,7 +83,7 @@ def commit_inputs(
     seed: int = 0,
     batch: bool = False,
 ) -> CommitInputs:
-    """A ragged pack of sequences whose first rows are something else, or a batch of two with some rows masked."""
+    """Packed sequences, some after an unrelated row, or a batch of two with 4 and 3 active rows."""
     logits = random_logits(np.random.default_rng(seed), BORDERS[-1], size, kind, dtype)
     vocabulary = Vocabulary(size, delimiters=range(0, size, 3), stops=range(0, size, 40), suppress=[0, 1, size - 5])
     rule = rule or PrefixRule()

@@ -109,8 +109,8 @@ def test_a_relaxed_ticket_is_a_race() -> None:
 
 
 def test_no_barrier_can_be_removed() -> None:
-    """With so many sequences that every loop runs twice each barrier is needed, but for those that part two copies
-    to different places."""
+    """So many sequences that every loop runs twice: then each barrier is needed, except one between two copies to
+    different places."""
     empty = [0] * configs.BORDERS
     case = make_case([5, 10, *empty], [70, 0, *empty], [5, 9, *empty], heads=(7, 1), size=64, dtype=torch.bfloat16)
     kernel = Emulated(build_attention("sm_80", head_dim=64, config=small_tile("sm_80", 64)))

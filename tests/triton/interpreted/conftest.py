@@ -1,7 +1,7 @@
 """Tests in this directory run kernels under Triton's interpreter, which is chosen at import.
 
 They need a process of their own: ``TRITON_INTERPRET=1 pytest tests/triton/interpreted``. Tiles are small here, so that
-small inputs cross their borders, and fresh memory holds NaN, so that an output nobody wrote shows.
+small inputs cross their borders, and fresh memory holds NaN, so that an unwritten output is noticed.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_elements_on_both_sides_of_two_to_the_31(suffixes: list[int], strides: t
     for name in ("k_cache", "v_cache"):
         old = getattr(case, name)
         caches.append(in_sparse_file(tmp_path / name, old.shape, strides).copy_(old))
-    with checked(races=False, overflow=True):  # races are kept track of for every byte
+    with checked(races=False, overflow=True):  # the race checker would need memory for every byte in between
         out = Served(attention, 2).suffix_attention(
             case.q, case.k, case.v, *caches, case.cu_seqlens, case.prefix_lens, case.append_lens
         )

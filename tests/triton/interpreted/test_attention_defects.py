@@ -1,4 +1,4 @@
-"""Each seeded defect of the attention kernel is noticed by the case that is there for it; the sound kernel passes."""
+"""Each seeded defect of the attention kernel is noticed by the cases named beside it; the sound kernel passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each seeded defect of the commit kernels is noticed by the case that is there for it; sound kernels pass."""
+"""Each seeded defect of the commit kernels is noticed by the cases named beside it; sound kernels pass."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def suppressed(served: Served) -> None:
 
 
 def falling_borders(served: Served) -> None:
-    """Nothing is committed, and the workspace is as good as before."""
+    """Nothing is committed, and all tickets are back at zero."""
     logits, room = torch.randn(6, 150), (torch.empty(64, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))
     with checked():
         bad = served.commit_prefix(logits, ints(0, 4, 2, 6), rule=PLAIN, workspace=room)
