@@ -16,7 +16,7 @@ demo: $(READY) ## see the embedded model solve held-out problems, schedulers bes
 	$(BIN)/python -m lsp demo
 
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
-test: $(READY) ## run the tests
+test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
 	$(BIN)/python -m pytest --ignore=tests/triton/interpreted
 

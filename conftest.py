@@ -1,23 +1,25 @@
-"""``pytest`` runs the tests; ``pytest --benchmark`` runs the benchmarks in bench/ instead."""
+"""``pytest`` runs the tests and each benchmark once, tiny and untimed; ``pytest --benchmark`` measures bench/ alone."""
 
 from __future__ import annotations
 
 import pytest
 
+from bench import sizes
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--benchmark", action="store_true", help="run bench/ and close with a table of ratios")
+    parser.addoption("--benchmark", action="store_true", help="measure bench/ and close with a table of ratios")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if config.getoption("--benchmark") and not named:
-        config.args = [str(config.rootpath / "bench")]
-
-
-def pytest_ignore_collect(collection_path, config: pytest.Config) -> bool | None:
-    in_bench = (config.rootpath / "bench") in collection_path.parents
-    return True if in_bench and not config.getoption("--benchmark") else None
+    sizes.measuring = config.getoption("--benchmark")
+    bench, source = str(config.rootpath / "bench"), config.args_source
+    if not sizes.measuring:
+        config.option.benchmark_disable = True
+        if source is pytest.Config.ArgsSource.TESTPATHS:
+            config.args = [*config.args, bench]
+    elif source is not pytest.Config.ArgsSource.ARGS:
+        config.args = [bench]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

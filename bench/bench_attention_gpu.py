@@ -10,22 +10,24 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
-from bench.bench_commit_gpu import time_on_device
-from bench.ratios import Contender, Report
+from bench.ratios import Contender, Report, time_on_device
+from bench.sizes import sized
+from bench.support import COMPILER
 from lsp_kernels import Workspace, reference, suffix_attention, warmup_attention
 
 pytestmark = pytest.mark.gpu
-SIZE = 128
-SHAPES = [
-    pytest.param(28, 4, 8192, 16, id="28/4, 16 queries, prefix 8192"),
-    pytest.param(28, 4, 1024, 64, id="28/4, 64 queries, prefix 1024"),
-    pytest.param(32, 32, 1024, 64, id="32/32, 64 queries, prefix 1024"),
-    pytest.param(32, 32, 256, 1024, id="32/32, 1024 queries, prefix 256"),
+SIZE = sized(128, tiny=32)
+SHAPES = [  # heads of queries and keys, prefix, suffix
+    pytest.param(*shape, id="{0}/{1}, {3} queries, prefix {2}".format(*shape))
+    for shape in sized(
+        [(28, 4, 8192, 16), (28, 4, 1024, 64), (32, 32, 1024, 64), (32, 32, 256, 1024)],
+        tiny=[(7, 1, 40, 8), (2, 2, 5, 20)],
+    )
 ]
 
 
 class Pass:
-    """One sequence whose pass is appended; torch gets a cache that already holds it, or concatenates."""
+    """One sequence. We append its pass to the cache; torch gets a cache that already holds it, or concatenates."""
 
     def __init__(self, hq: int, hkv: int, prefix: int, suffix: int, dtype: torch.dtype) -> None:
         def normal(*shape: int) -> Tensor:
@@ -55,7 +57,7 @@ class Pass:
         return F.scaled_dot_product_attention(self.q.transpose(1, 2), k, v, enable_gqa=self.grouped)
 
     def limits(self) -> dict[str, Contender]:
-        """Reading the keys and values once (a copy reads and writes half as much), and as many products by cuBLAS."""
+        """As many bytes as keys and values have, by copying half of them, and as many products, by cuBLAS."""
         half = self.k_cache.numel()
         source, target = torch.empty(2, half, dtype=self.q.dtype, device="cuda")
         rows, keys = self.q.numel() // SIZE, self.k_cache.size(2)
@@ -86,7 +88,7 @@ def bench_attention_on_gpu(
     out = work.ours()  # has appended: from here on torch finds the same keys in the cache
     allowed = 2 * (work.view().transpose(1, 2) - truth).abs().max() + 1e-5
     assert (out - truth).abs().max() <= allowed
-    compiled = torch.compile(flex_attention)
+    compiled = torch.compile(flex_attention, backend=COMPILER)
     contenders = {
         "ours": work.ours,
         "SDPA on a view": work.view,

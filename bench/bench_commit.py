@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
 from bench.limits import read_bytes
-from bench.ratios import Report, interleave
-from lsp_kernels import PrefixRule, TokenStats, Vocabulary, commit_prefix, reference, token_stats
+from bench.ratios import Contender, Report, interleave, on_threads, repeated
+from bench.sizes import sized
+from bench.support import COMPILER, DTYPES, RULE, all_scored, softmax_confidence, vocabulary_of
+from lsp_kernels import PrefixRule, TokenStats, commit_prefix, reference, token_stats
 
-SHAPES = [pytest.param(256, 126464, id="256x126464"), pytest.param(64, 152064, id="64x152064")]
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-RULE = PrefixRule()
-CALLS = 25  # per turn, where one call is too short to time
-
-
-def vocabulary_of(size: int, suppressed: int = 0) -> Vocabulary:
-    hidden = range(0, size, size // suppressed) if suppressed else ()
-    return Vocabulary(size, delimiters=range(0, size, 50), stops=[1], suppress=list(hidden)[:suppressed])
-
-
-def all_scored(rows: int) -> Tensor:
-    """N of a sequence whose scored rows are exactly the rows given."""
-    n = 2 * (rows - 1)
-    assert RULE.scored_rows(n) == rows
-    return torch.tensor([n], dtype=torch.int32)
-
-
-def softmax_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """LLaDA and Fast-dLLM: a softmax in float64, and the probability of the best token."""
-    probabilities = torch.softmax(logits.to(torch.float64), dim=-1)
-    tokens = logits.argmax(-1)
-    return tokens, probabilities.gather(-1, tokens[:, None]).squeeze(-1)
+SHAPES = sized([(256, 126464), (64, 152064)], tiny=[(8, 700)])
+SHAPES = [pytest.param(rows, size, id=f"{rows}x{size}") for rows, size in SHAPES]
+ROWS, SIZE, MANY = sized((256, 126464, 1000), tiny=(8, 700, 100))  # MANY ids are suppressed
+CALLS = sized(25, tiny=2)  # per turn, where one call is too short to time
+OVERHEAD_CALLS = sized(200, tiny=2)
 
 
 def sorted_margin(logits: Tensor) -> Tensor:
@@ -44,7 +26,7 @@ def sorted_margin(logits: Tensor) -> Tensor:
 
 
 def check_stats(stats: TokenStats, logits: Tensor) -> None:
-    """No speed is printed for a result that is not right."""
+    """No speed is printed for a wrong result."""
     expected = reference.token_stats(logits)
     for got, wanted in zip(stats[:3], expected[:3], strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
@@ -57,7 +39,7 @@ def compare_commit(benchmark, report: Report, logits: Tensor, case: str) -> dict
     rows, size = logits.shape
     vocabulary = vocabulary_of(size)
     arguments = {"n_active": all_scored(rows), "rule": RULE, "vocabulary": vocabulary}
-    compiled = torch.compile(reference.commit_prefix, fullgraph=True)
+    compiled = torch.compile(reference.commit_prefix, fullgraph=True, backend=COMPILER)
 
     def ours() -> object:
         return commit_prefix(logits, **arguments)
@@ -108,7 +90,8 @@ def bench_commit_prefix(benchmark, report: Report, rows: int, size: int, dtype: 
 
 
 def bench_demo(benchmark, report: Report) -> None:
-    compare_commit(benchmark, report, torch.randn(64, 126464), "64x126464 float32")
+    rows = ROWS // 4
+    compare_commit(benchmark, report, torch.randn(rows, SIZE), f"{rows}x{SIZE} float32")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -132,59 +115,51 @@ def bench_token_stats(benchmark, report: Report, rows: int, size: int, dtype: to
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def bench_suppressed(benchmark, report: Report, dtype: torch.dtype) -> None:
-    logits = torch.randn(256, 126464).to(dtype)
-    n_active = all_scored(256)
+    logits = torch.randn(ROWS, SIZE).to(dtype)
+    n_active = all_scored(ROWS)
 
-    def run(count: int) -> Callable[[], object]:
-        vocabulary = vocabulary_of(126464, count)
+    def run(count: int) -> Contender:
+        vocabulary = vocabulary_of(SIZE, count)
         return lambda: commit_prefix(logits, n_active=n_active, rule=RULE, vocabulary=vocabulary)
 
-    hidden = logits.index_fill(1, vocabulary_of(126464, 1000).suppressed.long(), -torch.inf)
-    expected = commit_prefix(hidden, n_active=n_active, rule=RULE, vocabulary=vocabulary_of(126464))
-    for got, wanted in zip(run(1000)(), expected, strict=True):
+    hidden = logits.index_fill(1, vocabulary_of(SIZE, MANY).suppressed.long(), -torch.inf)
+    expected = commit_prefix(hidden, n_active=n_active, rule=RULE, vocabulary=vocabulary_of(SIZE))
+    for got, wanted in zip(run(MANY)(), expected, strict=True):
         assert torch.equal(got, wanted)
-    times = interleave({"none": run(0), "1": run(1), "1000": run(1000)}, rounds=31)
-    case = f"256x126464 {str(dtype)[6:]}"
+    times = interleave({"none": run(0), "1": run(1), str(MANY): run(MANY)}, rounds=31)
+    case = f"{ROWS}x{SIZE} {str(dtype)[6:]}"
     report.add(
         "suppressed ids: time as a multiple of that without",
         case,
-        {name: f"{times[name] / times['none']:.3f}" for name in ("1", "1000")},
+        {name: f"{times[name] / times['none']:.3f}" for name in ("1", str(MANY))},
     )
-    for name in ("1", "1000"):
+    for name in ("1", str(MANY)):
         report.target(f"{name} suppressed, {case} / none", times[name] / times["none"], at_most=1.03)
-    benchmark.pedantic(run(1000), rounds=5)
+    benchmark.pedantic(run(MANY), rounds=5)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def bench_few_rows(benchmark, report: Report, rows: int) -> None:
-    """Both cores share a few rows. Every call takes other rows, so that they come from memory, as fresh logits may.
+    """Two threads share a few rows. Every call takes other rows, so that they come from memory and not from a cache.
 
     Beside it, how much faster two threads read these rows: a machine whose cores share a memory port gains little.
     """
     if torch.get_num_threads() < 2:
         pytest.skip("one core")
-    logits, vocabulary = torch.randn(256, 126464), vocabulary_of(126464)
+    logits, vocabulary = torch.randn(ROWS, SIZE), vocabulary_of(SIZE)
     rule, place = PrefixRule(beta=1.0), [0]
 
     def some_rows() -> Tensor:
-        place[0] = (place[0] + 7 * rows) % (256 - rows)
+        place[0] = (place[0] + 7 * rows) % (ROWS - rows)
         return logits[place[0] : place[0] + rows]
 
     def commit() -> object:
         return commit_prefix(some_rows(), rule=rule, vocabulary=vocabulary)
 
-    def on(threads: int, run: Callable[[], object]) -> Callable[[], object]:
-        def several() -> None:
-            torch.set_num_threads(threads)
-            for _ in range(CALLS):
-                run()
-
-        return several
-
-    runs = {"commit": commit, "read": lambda: read_bytes(some_rows())}
-    times = interleave({f"{name} {n}": on(n, run) for name, run in runs.items() for n in (1, 2)}, rounds=31)
+    runs = {"commit": repeated(commit, CALLS), "read": repeated(lambda: read_bytes(some_rows()), CALLS)}
+    times = interleave({f"{name} {n}": on_threads(n, run) for name, run in runs.items() for n in (1, 2)}, rounds=31)
     gain = {name: times[f"{name} 1"] / times[f"{name} 2"] for name in runs}
-    case = f"{rows}x126464 float32"
+    case = f"{rows}x{SIZE} float32"
     cells = {"one thread": f"{times['commit 1'] / CALLS * 1e6:.0f} us", "two threads": f"{gain['commit']:.2f}x"}
     report.add("few rows: speed of two threads over one", case, cells | {"reading alone": f"{gain['read']:.2f}x"})
     if rows == 3:
@@ -196,16 +171,14 @@ def bench_call_overhead(benchmark, report: Report) -> None:
     logits, vocabulary = torch.randn(4, 512), vocabulary_of(512)
     borders = torch.tensor([0, 1, 4], dtype=torch.int32)
 
-    def many(**arguments: object) -> Callable[[], object]:
-        def run() -> None:
-            for _ in range(200):
-                commit_prefix(logits, rule=RULE, vocabulary=vocabulary, **arguments)
+    def commit(**arguments: object) -> Contender:
+        return lambda: commit_prefix(logits, rule=RULE, vocabulary=vocabulary, **arguments)
 
-        return run
-
-    times = interleave({"one sequence": many(), "borders": many(cu_rows=borders)}, rounds=31)
-    cells = {name: f"{seconds / 200 * 1e6:.1f} us" for name, seconds in times.items()}
+    contenders = {"one sequence": commit(), "borders": commit(cu_rows=borders)}
+    times = interleave({name: repeated(run, OVERHEAD_CALLS) for name, run in contenders.items()}, rounds=31)
+    times = {name: seconds / OVERHEAD_CALLS * 1e6 for name, seconds in times.items()}
+    cells = {name: f"{microseconds:.1f} us" for name, microseconds in times.items()}
     report.add("call overhead", "4x512 float32", cells)
-    for name, seconds in times.items():
-        report.target(f"commit_prefix 4x512, {name}, microseconds", seconds / 200 * 1e6, at_most=30)
+    for name, microseconds in times.items():
+        report.target(f"commit_prefix 4x512, {name}, microseconds", microseconds, at_most=30)
     benchmark(commit_prefix, logits, rule=RULE, vocabulary=vocabulary)

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
-
 import pytest
 import torch
 
-from bench.bench_commit import DTYPES, RULE, all_scored, vocabulary_of
-from bench.ratios import Contender, Report
+from bench.ratios import Report, time_on_device
+from bench.sizes import sized
+from bench.support import COMPILER, DTYPES, RULE, all_scored, vocabulary_of
 from lsp_kernels import Workspace, commit_prefix, reference, token_stats, warmup_commit
 
 pytestmark = pytest.mark.gpu
-SHAPES = [pytest.param(r, v, id=f"{r}x{v}") for r, v in ((16, 126464), (64, 152064), (256, 126464))]
-
-
-def time_on_device(contenders: Mapping[str, Contender], rounds: int = 50) -> dict[str, float]:
-    """Median seconds of each, in turns, with the L2 cache flushed before every call."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in contenders}
-    for run in contenders.values():
-        run()
-    for _ in range(rounds):
-        for name, run in contenders.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            flush.zero_()
-            start.record()
-            run()
-            end.record()
-            events[name].append((start, end))
-    torch.cuda.synchronize()
-    return {name: statistics.median(a.elapsed_time(b) for a, b in pairs) / 1e3 for name, pairs in events.items()}
+SHAPES = sized([(16, 126464), (64, 152064), (256, 126464)], tiny=[(8, 700)])
+SHAPES = [pytest.param(rows, size, id=f"{rows}x{size}") for rows, size in SHAPES]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -41,7 +22,7 @@ def bench_commit_on_gpu(benchmark, report: Report, rows: int, size: int, dtype: 
     vocabulary, workspace = vocabulary_of(size).to("cuda"), Workspace()
     arguments = {"n_active": all_scored(rows).cuda(), "rule": RULE, "vocabulary": vocabulary}
     warmup_commit(logits, **arguments)
-    compiled = torch.compile(reference.commit_prefix, fullgraph=True)
+    compiled = torch.compile(reference.commit_prefix, fullgraph=True, backend=COMPILER)
 
     def ours() -> object:
         return commit_prefix(logits, **arguments, workspace=workspace)

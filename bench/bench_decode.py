@@ -11,6 +11,8 @@ import torch
 
 import lsp
 from bench.ratios import Report, interleave
+from bench.sizes import sized
+from bench.support import random_model
 from lsp.decode import decode
 from lsp.flops import pass_flops
 from lsp.models import ModelConfig, Transformer
@@ -18,7 +20,12 @@ from lsp.scoring import Scores
 from lsp.tiny.tasks import REGION, generate, verify
 from lsp_kernels import PrefixRule, Vocabulary
 
-PROMPT, NEW = 128, 256
+PROMPT, NEW = sized((128, 256), tiny=(12, 24))
+MODEL = sized((32000, 768, 12, 12, 2048), tiny=(500, 64, 2, 2, 96))  # vocabulary, width, layers, heads, MLP
+VOCABULARY, SHAPE = MODEL[0], f"{MODEL[2]} x {MODEL[1]}"
+PASSES = sized(8, tiny=2)
+PROBLEMS = sized(12, tiny=1)
+LENGTHS = sized([64, 128, 256, 512, 1024], tiny=[8, 16])
 GUARDED = PrefixRule.guarded()
 FAST_DLLM = {"block_length": 16, "cache": "block"}
 CONTENDERS = {
@@ -38,16 +45,9 @@ CONTENDERS = {
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    """LLaDA-shaped, 12 x 768, random."""
+    """LLaDA-shaped, random."""
     torch.manual_seed(0)
-    config = ModelConfig(
-        32000, 768, 12, 12, 12, 64, 2048, 4096, rope_theta=5e5, norm_eps=1e-5, mask_id=0, stop_ids=(1,)
-    )
-    out = Transformer(config).eval()
-    for weight in out.parameters():
-        if weight.dim() == 2:
-            torch.nn.init.normal_(weight, std=0.1)
-    return out
+    return random_model(*MODEL)
 
 
 class Counted:
@@ -68,31 +68,32 @@ class Counted:
 
 
 def bench_host_share(benchmark, report: Report, model: Transformer) -> None:
-    """Loop and scheduling are a small part of a step, here of the first passes after a prompt of 128."""
-    vocabulary = Vocabulary(32000, delimiters=range(10, 400), stops=[1], suppress=[0])
-    prompt = torch.randint(2, 32000, (PROMPT,)).tolist()
+    """Loop and scheduling are a small part of a step, here of the first passes after a prompt."""
+    vocabulary = Vocabulary(VOCABULARY, delimiters=range(10, 400), stops=[1], suppress=[0])
+    prompt = torch.randint(2, VOCABULARY, (PROMPT,)).tolist()
     for name in ("lsp", "threshold"):
         scheduler = lsp.schedulers.NAMES[name]()
 
         def some_passes(scheduler=scheduler) -> dict[str, float]:
             states = decode(model, [prompt], NEW, scheduler, vocabulary)
-            state = list(islice(states, 9))[-1]
-            assert state.passes == 8
+            state = list(islice(states, PASSES + 1))[-1]
+            assert state.passes == PASSES
             return state.clock.seconds
 
         seconds = some_passes()
         share = seconds["host"] / sum(seconds.values())
-        cells = {part: f"{s / 8 * 1e3:.2f} ms" for part, s in seconds.items()} | {"host share": f"{100 * share:.2f} %"}
-        report.add("a step of the loop, 12 x 768, prompt 128, 256 masks", name, cells)
+        cells = {part: f"{s / PASSES * 1e3:.2f} ms" for part, s in seconds.items()}
+        cells["host share"] = f"{100 * share:.2f} %"
+        report.add(f"a step of the loop, {SHAPE}, prompt {PROMPT}, {NEW} masks", name, cells)
         report.target(f"loop and scheduling, {name}, share of a step in %", 100 * share, at_most=5)
     benchmark.pedantic(some_passes, rounds=1)
 
 
 @pytest.mark.parametrize("task", ["arithmetic", "code"])
 def bench_schedulers(benchmark, report: Report, task: str) -> None:
-    """The embedded model's real answers: what is counted beside what is measured."""
+    """The embedded model answers problems: passes, positions and operations beside the measured time."""
     tiny = lsp.load("tiny")
-    problems = list(generate(task, 12, split="dev", seed=7))
+    problems = list(generate(task, PROBLEMS, split="dev", seed=7))
     prompts = [problem.prompt for problem in problems]
     tokenizer = lsp.load_tokenizer(tiny)
 
@@ -119,13 +120,13 @@ def bench_schedulers(benchmark, report: Report, task: str) -> None:
 
 
 def exponent(lengths: list[int], costs: list[float]) -> float:
-    """The power of the length that the cost grows with, between the two longest."""
+    """The power of the length with which the cost grows, from the two longest."""
     return math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2])
 
 
 def bench_growth(benchmark, report: Report, model: Transformer) -> None:
     """Counted flops of a whole answer, and its time from three timed passes: at the start, half-way and at the end."""
-    lengths, per_pass = [64, 128, 256, 512, 1024], 8
+    lengths, per_pass = LENGTHS, 8
     kinds = {
         "Full, uncached": (1, None, False),
         "Full, prefix cache": (1, None, True),
@@ -137,9 +138,9 @@ def bench_growth(benchmark, report: Report, model: Transformer) -> None:
         cache = model.new_cache(1, prefix)
         borders = torch.tensor([0, tokens], dtype=torch.int32)
         if prefix:
-            ids = torch.randint(2, 32000, (prefix,))
+            ids = torch.randint(2, VOCABULARY, (prefix,))
             model(ids, torch.arange(prefix), torch.tensor([0, prefix], dtype=torch.int32), cache, [prefix])
-        ids, places = torch.randint(2, 32000, (tokens,)), torch.arange(prefix, prefix + tokens)
+        ids, places = torch.randint(2, VOCABULARY, (tokens,)), torch.arange(prefix, prefix + tokens)
         begin = time.perf_counter()
         model(ids, places, borders, cache, [0])
         return time.perf_counter() - begin
@@ -150,7 +151,7 @@ def bench_growth(benchmark, report: Report, model: Transformer) -> None:
         for n in lengths:
             shapes = []
             for done in range(0, n, step):
-                # scattered commits may leave the front empty to the end: of Full only the prompt counts as frozen
+                # Full commits scattered tokens: to the end it may be that only the prompt can be frozen
                 frozen = PROMPT + done if cached and step > 1 else PROMPT if cached else 0
                 end = min(PROMPT + n, PROMPT + done + (lookahead or n))
                 shapes.append((end - frozen, frozen))
@@ -159,5 +160,5 @@ def bench_growth(benchmark, report: Report, model: Transformer) -> None:
             seconds.append(len(shapes) * (sample[0] + 4 * sample[1] + sample[2]) / 6)
         cells = {f"{n}": f"{f / 1e9:.0f} GF, {s:.2f} s" for n, f, s in zip(lengths, flops, seconds, strict=True)}
         cells["exponent"] = f"{exponent(lengths, flops):.2f} counted, {exponent(lengths, seconds):.2f} timed"
-        report.add("growth with the generated length, 12 x 768, prompt 128", name, cells)
+        report.add(f"growth with the generated length, {SHAPE}, prompt {PROMPT}", name, cells)
     benchmark.pedantic(timed, args=(64, 128), rounds=1)

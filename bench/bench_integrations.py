@@ -10,32 +10,37 @@ from torch import Tensor
 
 from bench.limits import read_bytes
 from bench.ratios import Report, interleave
+from bench.sizes import sized
+from bench.support import softmax_confidence
 from lsp.integrations import dinfer, dream, fast_dllm, llada
+from lsp_kernels import PrefixRule
 
 DTYPES = [torch.float32, torch.bfloat16]
-ROWS, SIZE, MASK, EOS = 64, 126464, 126336, 126081
+ROWS, SIZE, MASK, EOS = sized((64, 126464, 126336, 126081), tiny=(8, 700, 690, 680))
+FLOOR = PrefixRule.guarded().floor
 TITLE = "drop-ins: time of a step as a multiple of the limit"
-
-
-def confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The best tokens and their probabilities, by a softmax in float64."""
-    tokens = logits.argmax(-1)
-    return tokens, torch.softmax(logits.to(torch.float64), dim=-1).gather(-1, tokens[..., None]).squeeze(-1)
 
 
 def transfer(logits: Tensor, x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Fast-dLLM, LLaDA: the most confident masks of every row."""
-    tokens, p = confidence(logits)
+    tokens, p = softmax_confidence(logits)
     masked = x == MASK
     order = torch.topk(torch.where(masked, p, -torch.inf), count, dim=1).indices
     return torch.where(masked, tokens, x), torch.zeros_like(masked).scatter(1, order, True)
 
 
 def threshold_step(logits: Tensor, x: Tensor) -> Tensor:
-    """dInfer: what is sure enough, and always the best."""
-    tokens, p = confidence(logits)
+    """dInfer: every mask above the threshold, and always the most confident one."""
+    tokens, p = softmax_confidence(logits)
     p = torch.where((x == MASK) & (tokens != MASK), p, -torch.inf)
     return torch.where(p >= (p.amax(1, keepdim=True) - 1e-5).clamp(max=0.9), tokens, x)
+
+
+def prefix_step(logits: Tensor, x: Tensor) -> Tensor:
+    """The rule that our drop-ins follow, written out: the masks up to the first whose margin is below the floor."""
+    top, tokens = torch.topk(logits.float(), 2)
+    sure = (top[..., 0] - top[..., 1] >= FLOOR).int().cumprod(1).bool()
+    return torch.where(sure, tokens[..., 0], x)
 
 
 def dream_step(logits: Tensor, x: Tensor) -> Tensor:
@@ -48,11 +53,11 @@ def canvas() -> Tensor:
     return torch.full((1, ROWS), MASK)
 
 
-def sharp(dtype: torch.dtype) -> Tensor:
-    """Logits of which some are sure: confidences from nothing to nearly one, best tokens all different."""
+def sharp(dtype: torch.dtype, least: float = 6.0) -> Tensor:
+    """Logits of masks: the best one falls from 25 to `least` from left to right, all others are below about 5."""
     logits = torch.randn(1, ROWS, SIZE)
     logits[..., MASK] = -50.0
-    logits[0, torch.arange(ROWS), 1000 * torch.arange(ROWS)] = torch.linspace(8.0, 25.0, ROWS).flip(0)
+    logits[0, torch.arange(ROWS), SIZE // ROWS * torch.arange(ROWS)] = torch.linspace(25.0, least, ROWS)
     return logits.to(dtype)
 
 
@@ -60,7 +65,7 @@ def measure(
     benchmark, report: Report, case: str, logits: Tensor, ours: Callable[[], object], formula: Callable[[], object]
 ) -> None:
     times = interleave({"limit": lambda: read_bytes(logits), "ours": ours}, rounds=31)
-    times |= interleave({"its formula": formula, "float64 softmax": lambda: confidence(logits)}, rounds=5)
+    times |= interleave({"its formula": formula, "float64 softmax": lambda: softmax_confidence(logits)}, rounds=5)
     cells = {"limit": f"{times['limit'] * 1e3:.2f} ms"}
     report.add(TITLE, case, cells | {name: f"{times[name] / times['limit']:.2f}" for name in list(times)[1:]})
     report.target(f"{case}, its formula / ours", times["its formula"] / times["ours"], at_least=4)
@@ -85,11 +90,13 @@ def bench_get_transfer_index(benchmark, report: Report, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def bench_llada_generate(benchmark, report: Report, dtype: torch.dtype) -> None:
-    """A model that costs nothing and is sure of everything, so that one pass suffices, checks and all."""
-    logits, prompt = sharp(dtype), torch.zeros(1, 0, dtype=torch.int64)
+    """A model that costs nothing and is sure of every mask, so one pass suffices: the cost of all around the model."""
+    logits, prompt = sharp(dtype, least=15.0), torch.zeros(1, 0, dtype=torch.int64)
+    calls = []
 
     class Sure(torch.nn.Module):
         def forward(self, ids: Tensor) -> Tensor:
+            calls.append(ids.size(1))
             return logits[:, : ids.size(1)]
 
     model = Sure()
@@ -101,7 +108,9 @@ def bench_llada_generate(benchmark, report: Report, dtype: torch.dtype) -> None:
         x0, chosen = transfer(model(canvas()), canvas(), ROWS)
         return torch.where(chosen, x0, canvas())
 
-    assert torch.equal(ours(), formula())
+    out = ours()
+    assert calls == [1, ROWS]  # one call to learn the size of the vocabulary, and one pass
+    assert torch.equal(out, formula())
     measure(benchmark, report, f"llada.generate {ROWS}x{SIZE} {str(dtype)[6:]}", logits, ours, formula)
 
 
@@ -112,12 +121,12 @@ def bench_dream_hooks(benchmark, report: Report, dtype: torch.dtype) -> None:
 
     def ours() -> Tensor:
         shown = hooks["generation_logits_hook_func"](0, x, logits)
-        dream_step(shown, x)  # Dream still does it
+        dream_step(shown, x)  # Dream's own step, which the hooks cannot skip
         return hooks["generation_tokens_hook_func"](0, x, shown)
 
-    tokens, _ = confidence(logits)
-    top = torch.topk(logits.float(), 2).values
-    assert torch.equal(ours(), torch.where((top[..., 0] - top[..., 1] >= 2).int().cumprod(1).bool(), tokens, x))
+    expected = prefix_step(logits, x)
+    assert 1 < (expected != MASK).sum() < ROWS
+    assert torch.equal(ours(), expected)
     case = f"dream hooks {ROWS}x{SIZE} {str(dtype)[6:]}"
     measure(benchmark, report, case, logits, ours, lambda: dream_step(logits, x))
 
@@ -134,8 +143,8 @@ def bench_dinfer_decode(benchmark, report: Report, kind: str, dtype: torch.dtype
         decoder.decode(logits, 0, ROWS, x)
         return x
 
-    if kind == "threshold":
-        assert torch.equal(ours(), threshold_step(logits, start))
-    assert 1 < (ours() != MASK).sum() <= ROWS
+    expected = (prefix_step if kind == "prefix" else threshold_step)(logits, start)
+    assert 1 < (expected != MASK).sum() < ROWS
+    assert torch.equal(ours(), expected)
     case = f"dinfer {kind} {ROWS}x{SIZE} {str(dtype)[6:]}"
     measure(benchmark, report, case, logits, ours, lambda: threshold_step(logits, start))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,11 +16,17 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import lsp
 from bench.ratios import Report, interleave
+from bench.sizes import sized
+from bench.support import random_model
 from lsp.models import Transformer
-from tests.lsp.checkpoints import Case, ids_of, llada
 
-PREFIX = 512
-SHAPE = {"d_model": 768, "n_layers": 12, "n_heads": 12, "n_kv_heads": 12, "mlp_hidden_size": 2304}
+PREFIX = sized(512, tiny=24)
+SHAPE = sized((2048, 768, 12, 12, 2304), tiny=(500, 64, 2, 2, 96))  # vocabulary, width, layers, heads, MLP
+LARGE = sized((126464, 1024, 20, 8, 3072), tiny=(1000, 64, 2, 2, 96))  # the same of the checkpoint that is loaded
+SUFFIXES = sized([64, 256], tiny=[16])
+GROWING_SUFFIXES = sized((16, 32, 64, 128, 256, 512), tiny=(4, 8))
+GROWING_PREFIXES = sized((0, 256, 512, 1024, 2048), tiny=(0, 8))
+LOADED_TO = sized(("bfloat16", "float32"), tiny=("bfloat16",))
 KINDS = {
     "GEMM": ("aten::mm", "aten::addmm", "aten::bmm"),
     "attention": ("lsp::suffix_attention",),
@@ -29,35 +36,38 @@ KINDS = {
     "embedding": ("aten::index_select", "aten::embedding"),
 }
 PASS = "one pass"
-PASSES = 10
+PASSES = sized(10, tiny=1)
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
-    return llada(std=0.1, embedding_size=2048, vocab_size=2048, max_sequence_length=8192, **SHAPE)
+def model() -> Transformer:
+    torch.manual_seed(0)
+    return random_model(*SHAPE)
 
 
-@pytest.fixture(scope="module")
-def model(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
-    return lsp.load(case.save(tmp_path_factory.mktemp("model")), dtype=torch.float32)
+def masked_ids(length: int, masks: int) -> Tensor:
+    """Random ids; the last `masks` are masked."""
+    ids = torch.randint(2, SHAPE[0], (length,))
+    ids[length - masks :] = 0
+    return ids
 
 
-def a_pass(model: Transformer, ids: list[int], prefix: int) -> Callable[[], Tensor]:
-    """A pass over what follows a frozen prefix, which was frozen in the same context."""
+def a_pass(model: Transformer, tokens: Tensor, prefix: int) -> Callable[[], Tensor]:
+    """A pass over the tokens after a frozen prefix; the prefix was frozen by a pass over all tokens."""
     cache = model.new_cache(1, max(prefix, 1))
-    tokens, positions = torch.tensor(ids), torch.arange(len(ids))
-    model(tokens, positions, torch.tensor([0, len(ids)], dtype=torch.int32), cache, append=[prefix])
-    border = torch.tensor([0, len(ids) - prefix], dtype=torch.int32)
+    positions = torch.arange(len(tokens))
+    model(tokens, positions, torch.tensor([0, len(tokens)], dtype=torch.int32), cache, append=[prefix])
+    border = torch.tensor([0, len(tokens) - prefix], dtype=torch.int32)
     tokens, positions = tokens[prefix:], positions[prefix:]
     return lambda: model(tokens, positions, border, cache, append=[0])
 
 
-@pytest.mark.parametrize("suffix", [64, 256])
-def bench_profile(benchmark, report: Report, case: Case, model: Transformer, suffix: int) -> None:
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def bench_profile(benchmark, report: Report, model: Transformer, suffix: int) -> None:
     """Share of each kind of operation in the whole time of a pass, Python and the profiler's own cost included."""
-    ids = ids_of(case, PREFIX + suffix, masks=suffix)
+    ids = masked_ids(PREFIX + suffix, masks=suffix)
     run = a_pass(model, ids, PREFIX)
-    check(case, model, run(), ids)
+    check(model, run(), ids)
     for _ in range(3):
         run()
     with profile(activities=[ProfilerActivity.CPU]) as found:
@@ -66,16 +76,18 @@ def bench_profile(benchmark, report: Report, case: Case, model: Transformer, suf
                 run()
     events = {event.key: event for event in found.key_averages()}
     shares = shares_of(events)
-    title = f"a pass of 12 layers x 768 at prefix {PREFIX}, float32: share of its time"
+    title = f"a pass of {SHAPE[2]} layers x {SHAPE[1]} at prefix {PREFIX}, float32: share of its time"
     report.add(title, f"{suffix} tokens", {kind: f"{100 * share:.1f} %" for kind, share in shares.items()})
     spent = shares["GEMM"] + shares["attention"]
     report.target(f"share of GEMMs and attention in a pass of {suffix} tokens", spent, at_least=0.9)
     benchmark.pedantic(run, rounds=5)
 
 
-def check(case: Case, model: Transformer, hidden: Tensor, ids: list[int]) -> None:
-    """No time is printed for a result that is not right."""
-    expected = case.logits(ids)[-len(hidden) :]
+def check(model: Transformer, hidden: Tensor, ids: Tensor) -> None:
+    """No time is printed for a wrong result; the right one is that of an uncached pass in float64."""
+    wide = copy.deepcopy(model).double()
+    everything = wide(ids, torch.arange(len(ids)), torch.tensor([0, len(ids)], dtype=torch.int32))
+    expected = wide.lm_head(everything[-len(hidden) :])
     assert len(set(expected.argmax(-1).tolist())) > len(expected) // 8
     error = (model.lm_head(hidden).double() - expected).square().mean().sqrt()
     assert error < 1e-3 * expected.std(), float(error)
@@ -89,13 +101,13 @@ def shares_of(events: dict[str, FunctionEventAvg]) -> dict[str, float]:
     return shares | {"other": 1 - sum(shares.values())}
 
 
-def bench_growth(benchmark, report: Report, case: Case, model: Transformer) -> None:
+def bench_growth(benchmark, report: Report, model: Transformer) -> None:
     """A pass grows with its suffix and hardly with the prefix."""
     for title, pairs in {
-        f"growth with the suffix at prefix {PREFIX}": [(PREFIX, n) for n in (16, 32, 64, 128, 256, 512)],
-        "growth with the prefix at suffix 64": [(p, 64) for p in (0, 256, 512, 1024, 2048)],
+        f"growth with the suffix at prefix {PREFIX}": [(PREFIX, n) for n in GROWING_SUFFIXES],
+        f"growth with the prefix at suffix {SUFFIXES[0]}": [(p, SUFFIXES[0]) for p in GROWING_PREFIXES],
     }.items():
-        runs = {pair: a_pass(model, ids_of(case, sum(pair), masks=pair[1]), pair[0]) for pair in pairs}
+        runs = {pair: a_pass(model, masked_ids(sum(pair), masks=pair[1]), pair[0]) for pair in pairs}
         times = interleave({str(pair): run for pair, run in runs.items()}, rounds=7)
         first = times[str(pairs[0])]
         cells = {f"{p} + {n}": f"{times[str((p, n))] / first:.2f}" for p, n in pairs}
@@ -112,7 +124,7 @@ def status(key):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
 
 how, folder, dtype = sys.argv[1:]
-lsp.load("tiny")  # the libraries are in memory
+lsp.load("tiny")  # so that the libraries are in memory already
 before = status("VmRSS")
 open("/proc/self/clear_refs", "w").write("5")  # the peak counts from here
 if how == "ours":
@@ -130,12 +142,9 @@ print((status("VmHWM") - before) / size, size)
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc")
 def bench_load(benchmark, report: Report, tmp_path: Path) -> None:
     """Peak of a process that loads 1 GB, a quarter of it in one tensor, as a multiple of the weights it ends with."""
-    size = {"embedding_size": 126464, "vocab_size": 126464, "d_model": 1024, "n_heads": 8, "n_kv_heads": 8}
-    case = llada(std=0.1, **SHAPE | size | {"mlp_hidden_size": 3072, "n_layers": 20})
-    case.tensors = {name: tensor.bfloat16() for name, tensor in case.tensors.items()}
-    case.save(tmp_path)
+    lsp.save_pretrained(random_model(*LARGE).bfloat16(), tmp_path)
     title = "loading a random checkpoint: peak memory as a multiple of the weights"
-    for dtype in ("bfloat16", "float32"):
+    for dtype in LOADED_TO:
         peaks, weights = {}, 0
         for how in ("ours", "load_file and copy"):
             command = [sys.executable, "-c", PEAK, how, str(tmp_path), dtype]

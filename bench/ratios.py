@@ -7,17 +7,25 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
+from bench import sizes
+
 Contender = Callable[[], object]
 
 
 def interleave(contenders: Mapping[str, Contender], rounds: int = 15, seconds: float = 4.0) -> dict[str, float]:
-    """Median seconds of each contender. Slow ones stop after `seconds` of their own time, and at least three turns."""
-    for run in contenders.values():
-        run()
+    """Median seconds of each contender. Slow ones stop after `seconds` of their own time, but not before three turns.
+
+    Where nothing is measured each has one turn.
+    """
+    if sizes.measuring:
+        for run in contenders.values():
+            run()
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:  # nobody always follows the same one
+    for turn in range(rounds if sizes.measuring else 1):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:  # none always runs after the same one
             run = contenders[name]
             if turn >= 3 and sum(taken[name]) > seconds:
                 continue
@@ -25,6 +33,42 @@ def interleave(contenders: Mapping[str, Contender], rounds: int = 15, seconds: f
             run()
             taken[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def time_on_device(contenders: Mapping[str, Contender], rounds: int = 50) -> dict[str, float]:
+    """Median seconds of each on a GPU by CUDA events, in turns, with the L2 cache flushed before every call."""
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in contenders}
+    for run in contenders.values():
+        run()
+    for _ in range(rounds if sizes.measuring else 1):
+        for name, run in contenders.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            flush.zero_()
+            start.record()
+            run()
+            end.record()
+            events[name].append((start, end))
+    torch.cuda.synchronize()
+    return {name: statistics.median(a.elapsed_time(b) for a, b in pairs) / 1e3 for name, pairs in events.items()}
+
+
+def repeated(run: Contender, times: int) -> Contender:
+    """Several calls in one turn, where one is too short to time."""
+
+    def several() -> None:
+        for _ in range(times):
+            run()
+
+    return several
+
+
+def on_threads(count: int, run: Contender) -> Contender:
+    def limited() -> None:
+        torch.set_num_threads(count)
+        run()
+
+    return limited
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lsp_kernels import reference
+from tests.support import ints
 
 Call = Callable[..., Tensor]
 
@@ -87,14 +88,10 @@ def make_case(
     k_cache, v_cache = normal(2, batch, hkv, longest + slack, size)
     for b, prefix in enumerate(prefixes):
         k_cache[b, :, prefix:] = v_cache[b, :, prefix:] = float("nan")
-
-    def index(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32)
-
-    borders = index([0, *torch.tensor(suffixes, dtype=torch.int64).cumsum(0).tolist()])
+    borders = ints(0, *torch.tensor(suffixes, dtype=torch.int64).cumsum(0).tolist())
     return AttentionCase(
-        q, k, v, k_cache, v_cache, None if batched else borders, index(prefixes),
-        None if appends is None else index(appends), scale,
+        q, k, v, k_cache, v_cache, None if batched else borders, ints(*prefixes),
+        None if appends is None else ints(*appends), scale,
     )  # fmt: skip
 
 
@@ -116,7 +113,7 @@ def attention_cases(
     suffixes = draw(suffix.map(lambda n: [n] * batch) if batched else st.lists(suffix, min_size=batch, max_size=batch))
     appends = draw(st.one_of(st.none(), st.just(suffixes), st.tuples(*(st.integers(0, n) for n in suffixes)).map(list)))
     size = draw(st.sampled_from(sizes))
-    sharpness = draw(st.sampled_from([None, None, 0.5, 2.0, 0.0, -1.0]))  # of the softmax: beyond, float32 is inexact
+    sharpness = draw(st.sampled_from([None, None, 0.5, 2.0, 0.0, -1.0]))  # of the softmax; more makes float32 inexact
     hkv, group = draw(st.sampled_from([(1, 1), (1, 7), (2, 1), (2, 2), (3, 1), (2, 3), (1, 16)]))
     return make_case(
         suffixes,
@@ -150,6 +147,20 @@ def check_attention(call: Call, case: AttentionCase, factor: float = 1.0, **opti
     return out
 
 
+def check_clamped(
+    call: Call, suffixes: list[int], prefixes: Sequence[int], appends: Sequence[int], heads: tuple[int, int] = (1, 1)
+) -> None:
+    """Lengths that do not fit a cache of 24 slots are clamped as the reference clamps them."""
+    case = make_case(suffixes, [20] * len(suffixes), None, heads=heads, slack=4)
+    case.k_cache.copy_(torch.randn(case.k_cache.shape))
+    case.v_cache.copy_(torch.randn(case.v_cache.shape))
+    case.prefix_lens, case.append_lens = ints(*prefixes), ints(*appends)
+    ours, theirs = case.with_fresh_cache(), case.with_fresh_cache()
+    torch.testing.assert_close(ours.run(call), theirs.run(reference.suffix_attention), rtol=0, atol=1e-5)
+    assert_same_bits(ours.k_cache, theirs.k_cache)
+    assert_same_bits(ours.v_cache, theirs.v_cache)
+
+
 def appended(case: AttentionCase, cache: Tensor, tokens: Tensor) -> Tensor:
     """What the cache must hold after the call."""
     out = cache.clone()
@@ -160,7 +171,7 @@ def appended(case: AttentionCase, cache: Tensor, tokens: Tensor) -> Tensor:
 
 
 def sdpa(case: AttentionCase) -> Tensor:
-    """The same by concatenation and torch's attention in the case's dtype, one sequence after the other."""
+    """The output by torch's attention in the case's dtype, on concatenated keys, one sequence after the other."""
     out = torch.empty_like(case.q)
     group = case.q.size(-2) // case.k.size(-2)
     for b, where in case.sequences():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lsp_kernels import PrefixRule, Vocabulary
 from tests import oracle
+from tests.support import ints
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NANS = {  # quiet and signalling, of both signs
@@ -23,8 +24,8 @@ LAYOUTS = ("batch", "slice", "transposed", "wide rows", "packed", "packed wide r
 
 
 @dataclass
-class Case:
-    """A batch as a user would hold it, and the rows of each sequence behind it."""
+class CommitCase:
+    """A batch as a user would pass it, and all rows of each sequence, as the oracle needs them."""
 
     logits: Tensor
     cu_rows: Tensor | None
@@ -33,7 +34,7 @@ class Case:
     rule: PrefixRule
     vocabulary: Vocabulary
     sequences: list[list[oracle.Row]]  # all N rows of each sequence, given or not
-    first_rows: list[int]  # of each sequence's first active row, among all rows
+    first_rows: list[int]  # where each sequence's first active row is, among all rows
     delimiters: set[int]
     stops: set[int]
 
@@ -98,7 +99,9 @@ def random_logits(rng: np.random.Generator, rows: int, size: int, kind: str, dty
 
 
 @st.composite
-def cases(draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 520, 1100), most: int = 24) -> Case:
+def cases(
+    draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 520, 1100), most: int = 24
+) -> CommitCase:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     layout = draw(st.sampled_from(LAYOUTS))
     rule = draw(rules)
@@ -109,7 +112,7 @@ def cases(draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 5
     counts = [int(rng.integers(0, most)) if rng.random() < 0.8 else int(rng.integers(0, 3)) for _ in range(batch)]
     vocabulary, delimiters, stops, suppressed = random_vocabulary(draw, rng, size, rule)
 
-    # Every sequence has N rows; the kernel is given the scored ones and perhaps more, after rows of something else.
+    # Every sequence has N rows. The kernel gets the scored ones and perhaps more; unrelated rows may precede them.
     full = [random_logits(rng, n, size, kind, dtype) for n in counts]
     sequences = [[oracle.score_row(row, suppressed) for row in z.float().tolist()] for z in full]
     whole = draw(st.booleans())
@@ -123,12 +126,11 @@ def cases(draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 5
         windows.append(window)
     logits, cu_rows, first_rows = lay_out(layout, windows, size, dtype)
     explicit = not whole or cu_rows is None or draw(st.booleans())
-    as_int32 = lambda values: torch.tensor(values, dtype=torch.int32)  # noqa: E731
-    return Case(
+    return CommitCase(
         logits,
         cu_rows,
-        as_int32(counts) if explicit else None,
-        as_int32(starts) if any(starts) else None,
+        ints(*counts) if explicit else None,
+        ints(*starts) if any(starts) else None,
         rule,
         vocabulary,
         sequences,

@@ -1,19 +1,84 @@
-"""What several test suites share: comparing bit for bit, and comparing a backend with the oracle."""
+"""What several test suites share: tensors to test with, equality bit for bit, and a backend beside the oracle."""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+import os
+import pkgutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 from tests import oracle
-from tests.strategies import Case
+
+if TYPE_CHECKING:
+    from tests.strategies import CommitCase
+
+ROOT = Path(__file__).parents[1]
 
 
-def same(got: Tensor, expected: Tensor) -> None:
+def modules_of(package: ModuleType) -> list[str]:
+    """Names of all modules of a package, its subpackages included. Nothing is imported to find them."""
+    found, folders = [], [(package.__name__, Path(folder)) for folder in package.__path__]
+    for name, folder in folders:
+        for module in pkgutil.iter_modules([str(folder)]):
+            found.append(f"{name}.{module.name}")
+            if module.ispkg:
+                folders.append((found[-1], folder / module.name))
+    return sorted(found)
+
+
+def import_or_skip(name: str) -> ModuleType:
+    """A module of ours. Where a library that it needs is not installed the test is skipped, and says so."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if str(error.name).split(".")[0] in ("lsp", "lsp_kernels"):
+            raise
+        pytest.skip(f"{name} needs {error.name}")
+
+
+def ints(*values: int) -> Tensor:
+    """Lengths and borders, as the operations take them."""
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def in_sparse_file(path: Path, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """A float16 tensor whose elements may lie gigabytes apart, because the file has holes."""
+    size = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    with path.open("wb") as file:
+        file.truncate(2 * size)
+    return torch.from_file(str(path), shared=True, size=size, dtype=torch.float16).as_strided(shape, strides)
+
+
+def examples(count: int) -> settings:
+    """This many examples, the same in every run, without a deadline."""
+    slow = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    return settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=slow)
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Fresh memory holds NaN and absurd numbers, in torch and in C++, so that an unwritten output is noticed."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    os.environ["LSP_POISON"] = "1"
+    yield
+    os.environ.pop("LSP_POISON")
+    torch.use_deterministic_algorithms(False)
+
+
+def same(got: Tensor | np.ndarray, expected: Tensor | np.ndarray) -> None:
     """Equal bit for bit, but for the payload of NaN."""
+    got, expected = torch.as_tensor(got), torch.as_tensor(expected)
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
@@ -22,7 +87,7 @@ def same(got: Tensor, expected: Tensor) -> None:
         assert torch.equal(got[zero].signbit(), expected[zero].signbit())
 
 
-def check_commit(backend: Any, case: Case) -> None:
+def check_commit(backend: Any, case: CommitCase) -> None:
     """commit_prefix says what the enumeration of thresholds says."""
     chosen, tokens, margins = case.expected()
     commit = backend.commit_prefix(case.logits, **case.arguments())
@@ -33,7 +98,7 @@ def check_commit(backend: Any, case: Case) -> None:
     same(commit.finished, torch.tensor([done for _, done in chosen], dtype=torch.bool))
 
 
-def check_select(backend: Any, case: Case, strided: bool, shift: float) -> None:
+def check_select(backend: Any, case: CommitCase, strided: bool, shift: float) -> None:
     """select_prefix chooses as the oracle does, whatever the strides and signs of the margins."""
     _, tokens, margins = case.expected()
     shape = case.logits.shape[:-1]
@@ -52,7 +117,7 @@ def check_select(backend: Any, case: Case, strided: bool, shift: float) -> None:
     same(finished, torch.tensor([done for _, done in expected], dtype=torch.bool))
 
 
-def check_stats(backend: Any, case: Case) -> None:
+def check_stats(backend: Any, case: CommitCase) -> None:
     """token_stats says what the definition says of every row."""
     stats = backend.token_stats(case.logits, vocabulary=case.vocabulary)
     hidden = case.vocabulary.suppressed

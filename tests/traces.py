@@ -1,4 +1,4 @@
-"""Traces of the embedded model to show, and what a page must survive."""
+"""Traces of the embedded model, and hostile text that a page must show as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEDULERS = {
 
 @cache
 def of(name: str, **options: object) -> lsp.Trace:
-    """The trace of one scheduler by its name here; always the same prompt."""
+    """The trace of one of SCHEDULERS, always for the same prompt."""
     (out,) = lsp.trace(lsp.load("tiny"), PROMPT, max_new_tokens=64, scheduler=SCHEDULERS[name], **options)
     return out
 

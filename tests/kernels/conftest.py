@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 import lsp_kernels
 from lsp_kernels import _ops
+from tests.support import poisoned_memory
 
 PATHS = ("reference", "scalar", "avx2", "avx512", "avx512bf16")
 
@@ -39,10 +39,5 @@ def backend(request: pytest.FixtureRequest) -> Iterator[object]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _poisoned_memory() -> Iterator[None]:
-    """Fresh memory holds NaN and absurd numbers, in torch and in C++, so that an output nobody wrote shows."""
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    os.environ["LSP_POISON"] = "1"
-    yield
-    os.environ.pop("LSP_POISON")
-    torch.use_deterministic_algorithms(False)
+    with poisoned_memory():
+        yield

@@ -20,12 +20,9 @@ from tests.attention_cases import (
     check_attention,
     make_case,
 )
+from tests.support import ints
 
 HUGE = 2**31 - 1
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -74,7 +71,7 @@ def test_neither_threads_nor_the_rest_of_the_batch_change_a_bit(backend, heads, 
         assert_same_bits(alone.run(backend.suffix_attention), results[0][where])
 
 
-def test_odd_strides_are_read_where_they_lie(backend) -> None:
+def test_odd_strides_are_respected(backend) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         case = make_case([7, 3], [20, 5], [7, 0], heads=(2, 1), size=48, dtype=dtype)
         for name in ("q", "k", "v", "k_cache", "v_cache"):

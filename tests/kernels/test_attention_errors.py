@@ -10,10 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from lsp_kernels import suffix_attention
 from tests.attention_cases import assert_same_bits, make_case
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
+from tests.support import ints
 
 
 def zeros(*shape: int, **options: object) -> torch.Tensor:

@@ -9,12 +9,9 @@ import torch
 
 from lsp_kernels import PrefixCache, reference
 from tests.attention_cases import assert_same_bits
+from tests.support import ints
 
 SHAPE = {"n_layers": 2, "batch": 3, "n_kv_heads": 2, "capacity": 16, "head_dim": 32}
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def one_pass(cache: PrefixCache, suffixes: list[int], append: list[int], seed: int = 0) -> list[torch.Tensor]:
@@ -85,7 +82,7 @@ def test_the_lengths_keep_their_address() -> None:
     assert cache.lengths.data_ptr() == address
 
 
-def test_the_memory_is_what_was_said_before_it_was_allocated(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_cache_takes_the_bytes_that_bytes_needed_says(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="lsp_kernels.cache"):
         cache = PrefixCache(**SHAPE, dtype=torch.bfloat16)
     held = sum(x.untyped_storage().nbytes() for x in (*cache.k, *cache.v))
@@ -95,7 +92,7 @@ def test_the_memory_is_what_was_said_before_it_was_allocated(caplog: pytest.LogC
     assert "24.0 KiB" in caplog.text
 
 
-def test_more_than_there_is_memory_is_refused_before_it_is_touched() -> None:
+def test_a_cache_larger_than_memory_is_refused_before_it_is_allocated() -> None:
     with pytest.raises(MemoryError, match=r"capacity: expected room for PrefixCache\(.*TiB.*, got \d+ free on cpu"):
         PrefixCache(32, 64, 32, 2**31 - 1, 64, dtype=torch.bfloat16)
 

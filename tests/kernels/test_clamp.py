@@ -7,14 +7,11 @@ import torch
 
 from lsp_kernels import PrefixRule, Vocabulary, select_prefix
 from lsp_kernels._ops import rule_arguments
+from tests.support import ints
 
 LOGITS = torch.randn(6, 3000)
 RULE = rule_arguments(PrefixRule(snap=False))
 HUGE = 2**31 - 1
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 BAD = [

@@ -5,30 +5,25 @@ from __future__ import annotations
 import math
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lsp_kernels import PrefixRule, Vocabulary
-from tests.strategies import Case, cases
-from tests.support import check_commit, check_select, same
-
-many = settings(
-    max_examples=1000,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+from tests.strategies import CommitCase, cases
+from tests.support import check_commit, check_select, examples, same
 
 
-@many
+@examples(1000)
 @given(case=cases())
-def test_commit_agrees_with_the_enumeration_of_thresholds(backend, case: Case) -> None:
+def test_commit_agrees_with_the_enumeration_of_thresholds(backend, case: CommitCase) -> None:
     check_commit(backend, case)
 
 
-@settings(many, max_examples=300)
+@examples(300)
 @given(case=cases(sizes=(3, 65)), strided=st.booleans(), shift=st.sampled_from([0.0, 2.0]))
-def test_select_agrees_with_the_enumeration_of_thresholds(backend, case: Case, strided: bool, shift: float) -> None:
+def test_select_agrees_with_the_enumeration_of_thresholds(
+    backend, case: CommitCase, strided: bool, shift: float
+) -> None:
     check_select(backend, case, strided, shift)
 
 

@@ -10,14 +10,11 @@ import pytest
 import torch
 
 from lsp_kernels import PrefixRule, Vocabulary, commit_prefix, select_prefix, token_stats
+from tests.support import ints
 
 LOGITS = torch.zeros(6, 10)
 VOCABULARY = Vocabulary(10, delimiters=[3])
 RULE = PrefixRule()
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 RULES = [

@@ -10,7 +10,7 @@ import torch
 
 from lsp_kernels import PrefixRule, Vocabulary
 from tests.strategies import DTYPES
-from tests.support import same
+from tests.support import in_sparse_file, same
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -55,14 +55,8 @@ def test_the_lowest_of_equal_ids_wins_across_splits(backend) -> None:
 
 
 def test_rows_on_both_sides_of_two_to_the_31_elements(backend, tmp_path: Path) -> None:
-    stride, size = 2**30 + 8, 1000
-    path = tmp_path / "sparse"
-    with path.open("wb") as file:
-        file.truncate(2 * (2 * stride + size))
-    whole = torch.from_file(str(path), shared=True, size=2 * stride + size, dtype=torch.float16)
-    rows = torch.as_strided(whole, (3, size), (stride, 1))
-    values = torch.randn(3, size).half()
-    rows.copy_(values)
+    values = torch.randn(3, 1000).half()
+    rows = in_sparse_file(tmp_path / "rows", values.shape, (2**30 + 8, 1)).copy_(values)
     rule = PrefixRule(beta=1.0, snap=False)
     for got, expected in zip(
         backend.commit_prefix(rows, rule=rule),

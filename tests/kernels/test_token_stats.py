@@ -6,21 +6,16 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from lsp_kernels import Vocabulary
-from tests.strategies import DTYPES, Case, cases
-from tests.support import check_stats, same
+from tests.strategies import DTYPES, CommitCase, cases
+from tests.support import check_stats, examples, same
 
 
-@settings(
-    max_examples=400,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(400)
 @given(case=cases(most=10))
-def test_stats_agree_with_the_definition(backend, case: Case) -> None:
+def test_stats_agree_with_the_definition(backend, case: CommitCase) -> None:
     check_stats(backend, case)
 
 

@@ -95,7 +95,7 @@ def test_inference_mode_changes_nothing() -> None:
             same(got, wanted)
 
 
-def test_threads_of_the_caller_do_not_meet() -> None:
+def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
     logits = [torch.randn(12, 50) for _ in range(32)]
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(score, logits))

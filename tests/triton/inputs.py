@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
 from lsp_kernels.triton.aot.builds import Build
 from tests.attention_cases import AttentionCase
+from tests.strategies import random_logits
+from tests.support import ints
+
+SIZE = 10_304  # one group of four tiles and a ragged end per split of two; divisible by 16, as aligned builds expect
+BORDERS = [0, 5, 5, 6, 9]
 
 
 class CommitInputs:
@@ -27,7 +33,7 @@ class CommitInputs:
         n_active: list[int] | None = None,
     ) -> None:
         def as_int32(values: list[int] | None) -> Tensor | None:
-            return None if values is None else torch.tensor(values, dtype=torch.int32)
+            return None if values is None else ints(*values)
 
         self.logits, self.rule, self.vocabulary = logits, rule, vocabulary
         self.cu_rows, self.starts, self.n_active = as_int32(borders), as_int32(starts), as_int32(n_active)
@@ -67,6 +73,23 @@ class CommitInputs:
         done = finished.view(torch.bool)
         outputs = Commit(counts, done, tokens, floats[0]) if commit else TokenStats(tokens, *floats)
         return grid, [named[name] for name in build.signature], outputs
+
+
+def commit_inputs(
+    dtype: torch.dtype = torch.bfloat16,
+    kind: str = "ties",
+    rule: PrefixRule | None = None,
+    size: int = SIZE,
+    seed: int = 0,
+    batch: bool = False,
+) -> CommitInputs:
+    """Packed sequences, some after an unrelated row, or a batch of two with 4 and 3 active rows."""
+    logits = random_logits(np.random.default_rng(seed), BORDERS[-1], size, kind, dtype)
+    vocabulary = Vocabulary(size, delimiters=range(0, size, 3), stops=range(0, size, 40), suppress=[0, 1, size - 5])
+    rule = rule or PrefixRule()
+    if batch:
+        return CommitInputs(logits[:8].view(2, 4, size), rule, vocabulary, n_active=[4, 3])
+    return CommitInputs(logits, rule, vocabulary, borders=BORDERS, starts=[1, 0, 0, 1])
 
 
 def attention_arguments(

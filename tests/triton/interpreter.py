@@ -11,7 +11,7 @@ which the acquire-release ticket of the last program done provides and a relaxed
 arithmetic is corrected too (`numerics`). Afterwards the interpreter is as it was.
 
 The process must have been started with TRITON_INTERPRET=1. Programs are sequential here, so missing
-barriers *within* a program cannot be seen; the emulator of `tests.ptx` sees those.
+barriers *within* a program cannot be seen; the emulator of `tests.virtual_gpu` sees those.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from triton.runtime.interpreter import (
     TensorHandle,
 )
 
-from tests.ptx.dtypes import Array
-from tests.ptx.errors import AccessError, RaceError
-from tests.ptx.memory import Access, GlobalMemory, Segment
-from tests.ptx.races import CtaOrder, LaunchOrder
-from tests.ptx.traffic import Traffic
 from tests.triton.numerics import CORRECTIONS
+from tests.virtual_gpu.dtypes import Array
+from tests.virtual_gpu.errors import AccessError, RaceError
+from tests.virtual_gpu.memory import Access, GlobalMemory, Segment
+from tests.virtual_gpu.races import CtaOrder, LaunchOrder
+from tests.virtual_gpu.traffic import Traffic
 
 __all__ = ["AccessError", "RaceError", "checked"]
 

@@ -21,7 +21,7 @@ from triton.runtime.interpreter import (
     TensorHandle,
 )
 
-from tests.ptx.dtypes import Array, bf16_to_f32, f32_to_bf16
+from tests.virtual_gpu.dtypes import Array, bf16_to_f32, f32_to_bf16
 
 BF16 = tl.bfloat16
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tests.ptx.parse import Symbol, parse
+from tests.virtual_gpu.parse import Symbol, parse
 
 State = TypeVar("State", bound=Hashable)
 

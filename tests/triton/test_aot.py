@@ -13,24 +13,17 @@ import triton.language as tl
 
 from lsp_kernels.triton import aot
 from lsp_kernels.triton.aot import TARGETS, compile_kernel, fingerprint, lower_kernel, occupancy
-from tests.ptx.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, row_max_kernel
-
-POINTERS = [name for name in SIGNATURE if name.endswith("_ptr")]
-
-
-def compiled(target: str, **changes: object) -> aot.Compiled:
-    options = {"num_warps": NUM_WARPS, "aligned": ALIGNED, "within_2gb": POINTERS} | changes
-    return compile_kernel(row_max_kernel, target, SIGNATURE, CONSTEXPRS | {"BLOCK": 1024}, **options)
+from tests.virtual_gpu_tests.sample import ALIGNED, CONSTEXPRS, SIGNATURE, compiled, row_max_kernel
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target(target):
-    kernel = compiled(target)
+    kernel = compiled(target, BLOCK=1024)
     assert 8 <= kernel.registers <= 128
     assert kernel.spills == 0
     assert 0 < kernel.shared <= kernel.target.shared_limit
     assert kernel.widest_load == 128
-    assert compiled(target, aligned=()).widest_load < 128
+    assert compiled(target, aligned=(), BLOCK=1024).widest_load < 128
     assert kernel.count("atom.", "global_atomic", "buffer_atomic") == 1
     assert kernel.count("bar.sync", "s_barrier") >= 4
     assert 0 < kernel.occupancy <= 1

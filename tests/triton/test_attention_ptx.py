@@ -17,10 +17,10 @@ from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot import Compiled
 from lsp_kernels.triton.aot.builds import Build, build_attention
 from tests.attention_cases import AttentionCase, check_attention, make_case
-from tests.ptx import RaceError, launch
-from tests.ptx.launch import Launch
-from tests.ptx.mutate import with_ticket, without_each_barrier
 from tests.triton.inputs import attention_arguments
+from tests.virtual_gpu import RaceError, launch
+from tests.virtual_gpu.launch import Launch
+from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
 
 ROUNDED = 2.0  # the weights are rounded to 16 bits before they meet the values
 SPLITS = 3
@@ -109,8 +109,8 @@ def test_a_relaxed_ticket_is_a_race() -> None:
 
 
 def test_no_barrier_can_be_removed() -> None:
-    """With so many sequences that every loop runs twice each barrier is needed, but for those that part two copies
-    to different places."""
+    """So many sequences that every loop runs twice: then each barrier is needed, except one between two copies to
+    different places."""
     empty = [0] * configs.attention.BORDERS
     case = make_case([5, 10, *empty], [70, 0, *empty], [5, 9, *empty], heads=(7, 1), size=64, dtype=torch.bfloat16)
     kernel = Emulated(build_attention("sm_80", head_dim=64, config=small_tile("sm_80", 64)))

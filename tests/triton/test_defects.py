@@ -11,10 +11,10 @@ import torch
 from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot.builds import build, build_attention
 from lsp_kernels.triton.commit import commit_kernel
-from tests.ptx import RaceError, launch
 from tests.triton.gates import violations
+from tests.triton.inputs import commit_inputs
 from tests.triton.mutants import Defect, damaged
-from tests.triton.test_ptx import inputs
+from tests.virtual_gpu import RaceError, launch
 
 BEFORE_TICKET = Defect(
     "no barrier before the ticket", "commit",
@@ -27,7 +27,7 @@ BEFORE_RULE = Defect("no barrier before the rule", "commit", "publish(WAIT)\n   
 def test_missing_barrier_before_the_rule_is_a_race(tmp_path: Path) -> None:
     made = build(commit_kernel, "sm_90", torch.bfloat16, splits=2)
     broken = dataclasses.replace(made, kernel=damaged(BEFORE_RULE, tmp_path).commit_kernel)
-    grid, arguments, _ = inputs().prepare(broken)
+    grid, arguments, _ = commit_inputs().prepare(broken)
     with pytest.raises(RaceError):
         launch(broken.compile(), grid, arguments, seed=1)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lsp_kernels
@@ -24,16 +25,10 @@ from lsp_kernels import (
     warmup_commit,
 )
 from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
-from tests.strategies import Case, cases
-from tests.support import check_commit, check_select, check_stats, same
+from tests.strategies import CommitCase, cases
+from tests.support import check_commit, check_select, check_stats, examples, same
 
 pytestmark = pytest.mark.gpu
-many = settings(
-    max_examples=1000,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 class OnGpu:
@@ -58,21 +53,21 @@ def move(value: Any) -> Any:
     return whole.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
-@many
+@examples(1000)
 @given(case=cases())
-def test_commit_agrees_with_the_enumeration_of_thresholds(case: Case) -> None:
+def test_commit_agrees_with_the_enumeration_of_thresholds(case: CommitCase) -> None:
     check_commit(OnGpu(), case)
 
 
-@settings(many, max_examples=300)
+@examples(300)
 @given(case=cases(), strided=st.booleans(), shift=st.sampled_from([0.0, 2.0]))
-def test_select_agrees_with_the_enumeration_of_thresholds(case: Case, strided: bool, shift: float) -> None:
+def test_select_agrees_with_the_enumeration_of_thresholds(case: CommitCase, strided: bool, shift: float) -> None:
     check_select(OnGpu(), case, strided, shift)
 
 
-@settings(many, max_examples=300)
+@examples(300)
 @given(case=cases(most=10))
-def test_stats_agree_with_the_definition(case: Case) -> None:
+def test_stats_agree_with_the_definition(case: CommitCase) -> None:
     check_stats(OnGpu(), case)
 
 
@@ -139,14 +134,18 @@ def test_a_workspace_belongs_to_one_stream(step: Step) -> None:
         step.run(workspace)
 
 
+def launches(run: Callable[[], object]) -> list[str]:
+    """Names of everything that a call starts on the GPU."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    return [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+
+
 def test_nothing_but_the_kernel_is_launched(step: Step) -> None:
     workspace = Workspace()
     step.run(workspace)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        step.run(workspace)
-        torch.cuda.synchronize()
-    launched = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    assert launched == ["commit_kernel"]
+    assert launches(lambda: step.run(workspace)) == ["commit_kernel"]
 
 
 def attention_on_gpu(*tensors: torch.Tensor | None, **arguments: Any) -> torch.Tensor:
@@ -158,7 +157,7 @@ def attention_on_gpu(*tensors: torch.Tensor | None, **arguments: Any) -> torch.T
     return out.cpu()
 
 
-@settings(many, max_examples=500)
+@examples(500)
 @given(case=attention_cases(longest_prefix=2000, longest_suffix=300))
 def test_attention_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(case: AttentionCase) -> None:
     check_attention(attention_on_gpu, case, factor=2.0)
@@ -201,8 +200,4 @@ def test_a_captured_attention_replays_on_a_longer_prefix(long_prefixes: Attentio
 def test_nothing_but_the_attention_kernel_is_launched(long_prefixes: AttentionCase) -> None:
     workspace = Workspace()
     long_prefixes.run(suffix_attention, workspace=workspace)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        long_prefixes.run(suffix_attention, workspace=workspace)
-        torch.cuda.synchronize()
-    launched = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    assert launched == ["attention_kernel"]
+    assert launches(lambda: long_prefixes.run(suffix_attention, workspace=workspace)) == ["attention_kernel"]

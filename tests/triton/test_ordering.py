@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import pytest
 
-from lsp_kernels.triton.aot import TARGETS, compile_kernel
-from tests.ptx.sample import ALIGNED, CONSTEXPRS, NUM_WARPS, SIGNATURE, row_max_kernel
+from lsp_kernels.triton.aot import TARGETS
 from tests.triton import ordering
 from tests.triton.ordering import check_amdgcn, check_ptx
+from tests.virtual_gpu_tests.sample import compiled
 
 NVIDIA = [name for name, target in TARGETS.items() if target.backend == "cuda"]
 AMD = [name for name, target in TARGETS.items() if target.backend == "hip"]
@@ -18,16 +18,7 @@ AMD = [name for name, target in TARGETS.items() if target.backend == "hip"]
 
 @lru_cache
 def text(target: str, semantics: str = "acq_rel", wait: bool = True) -> str:
-    constexprs = CONSTEXPRS | {"SEM": semantics, "WAIT": wait and target.startswith("gfx9")}
-    return compile_kernel(
-        row_max_kernel,
-        target,
-        SIGNATURE,
-        constexprs,
-        num_warps=NUM_WARPS,
-        aligned=ALIGNED,
-        within_2gb=[name for name in SIGNATURE if name.endswith("_ptr")],
-    ).text
+    return compiled(target, SEM=semantics, WAIT=wait and target.startswith("gfx9")).text
 
 
 @pytest.mark.parametrize("target", NVIDIA)

@@ -11,32 +11,13 @@ import torch
 from lsp_kernels import PrefixRule, Vocabulary, reference
 from lsp_kernels.triton.aot.builds import Build, build
 from lsp_kernels.triton.commit import commit_kernel, select_kernel, stats_kernel
-from tests.ptx import RaceError, launch
-from tests.ptx.mutate import with_ticket, without_each_barrier
 from tests.strategies import DTYPES, random_logits
 from tests.support import same
-from tests.triton.inputs import CommitInputs
+from tests.triton.inputs import BORDERS, SIZE, CommitInputs, commit_inputs
+from tests.virtual_gpu import RaceError, launch
+from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
 
 TARGETS = ["sm_80", "sm_90", "sm_100", "sm_120"]
-SIZE = 10_304  # one group of four tiles and a ragged end per split of two; divisible by 16, as aligned builds expect
-BORDERS = [0, 5, 5, 6, 9]
-
-
-def inputs(
-    dtype: torch.dtype = torch.bfloat16,
-    kind: str = "ties",
-    rule: PrefixRule | None = None,
-    size: int = SIZE,
-    seed: int = 0,
-    batch: bool = False,
-) -> CommitInputs:
-    """A ragged pack of sequences whose first rows are something else, or a batch of two with some rows masked."""
-    logits = random_logits(np.random.default_rng(seed), BORDERS[-1], size, kind, dtype)
-    vocabulary = Vocabulary(size, delimiters=range(0, size, 3), stops=range(0, size, 40), suppress=[0, 1, size - 5])
-    rule = rule or PrefixRule()
-    if batch:
-        return CommitInputs(logits[:8].view(2, 4, size), rule, vocabulary, n_active=[4, 3])
-    return CommitInputs(logits, rule, vocabulary, borders=BORDERS, starts=[1, 0, 0, 1])
 
 
 def check(case: CommitInputs, made: Build, outputs: tuple[torch.Tensor, ...]) -> None:
@@ -57,7 +38,7 @@ def check(case: CommitInputs, made: Build, outputs: tuple[torch.Tensor, ...]) ->
 def test_executed_code_is_exact_in_any_order_of_programs(kernel, target: str) -> None:
     for seed, (dtype, kind) in enumerate(zip(DTYPES, ["smooth", "extreme", "nan"], strict=True)):
         made = build(kernel, target, dtype, splits=2)
-        case = inputs(dtype, kind, seed=seed)
+        case = commit_inputs(dtype, kind, seed=seed)
         grid, arguments, outputs = case.prepare(made)
         launch(made.compile(), grid, arguments, seed=seed)
         check(case, made, outputs)
@@ -77,7 +58,7 @@ def test_executed_code_is_exact_in_any_order_of_programs(kernel, target: str) ->
 def test_other_builds_are_exact_too(target: str, options: dict, rule: PrefixRule) -> None:
     made = build(commit_kernel, target, torch.bfloat16, **options)
     size = SIZE if options.get("aligned", True) else SIZE - 1
-    case = inputs(rule=rule, kind="falling", size=size, batch=not options.get("packed", True))
+    case = commit_inputs(rule=rule, kind="falling", size=size, batch=not options.get("packed", True))
     grid, arguments, outputs = case.prepare(made)
     launch(made.compile(), grid, arguments, seed=5)
     check(case, made, outputs)
@@ -86,7 +67,7 @@ def test_other_builds_are_exact_too(target: str, options: dict, rule: PrefixRule
 @pytest.mark.parametrize("target", TARGETS)
 def test_each_logit_of_a_scored_row_is_read_once_and_no_other(target: str) -> None:
     made = build(commit_kernel, target, torch.bfloat16, splits=2)
-    case = inputs()
+    case = commit_inputs()
     grid, arguments, _ = case.prepare(made)
     run = launch(made.compile(), grid, arguments, seed=1, races=False)
     reads = torch.from_numpy(run.reads(case.logits))
@@ -126,7 +107,7 @@ def test_the_rule_alone_is_exact(target: str, packed: bool) -> None:
 
 def test_a_relaxed_ticket_is_a_race() -> None:
     made = build(commit_kernel, "sm_90", torch.bfloat16, splits=2)
-    grid, arguments, _ = inputs().prepare(made)
+    grid, arguments, _ = commit_inputs().prepare(made)
     compiled = made.compile()
     with pytest.raises(RaceError):
         launch(with_ticket(compiled.text, "relaxed"), grid, arguments, shared=compiled.shared, seed=1)
@@ -162,7 +143,7 @@ def test_rows_are_counted_on_the_grid_axis_that_has_no_small_limit() -> None:
 
 def test_nan_and_infinity_survive_compilation() -> None:
     made = build(commit_kernel, "sm_90", torch.float32, splits=2)
-    case = inputs(torch.float32, "extreme")
+    case = commit_inputs(torch.float32, "extreme")
     case.logits[2, 4000] = math.nan
     case.logits[7, 0] = math.nan  # suppressed: not looked at
     grid, arguments, outputs = case.prepare(made)

@@ -1,7 +1,7 @@
 """Tests in this directory run kernels under Triton's interpreter, which is chosen at import.
 
 They need a process of their own: ``TRITON_INTERPRET=1 pytest tests/triton/interpreted``. Tiles are small here, so that
-small inputs cross their borders, and fresh memory holds NaN, so that an output nobody wrote shows.
+small inputs cross their borders, and fresh memory holds NaN, so that an unwritten output is noticed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from lsp_kernels import vocabulary
 from lsp_kernels.triton import configs
+from tests.support import poisoned_memory
 
 HERE = os.path.dirname(__file__)
 SMALL = configs.commit.CommitConfig(block=32, rows=8)
@@ -42,7 +42,5 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _poisoned_memory() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    yield
-    torch.use_deterministic_algorithms(False)
+    with poisoned_memory():
+        yield

@@ -6,28 +6,30 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lsp_kernels import reference
 from lsp_kernels.triton import attention, configs
-from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
+from tests.attention_cases import (
+    AttentionCase,
+    assert_same_bits,
+    attention_cases,
+    check_attention,
+    check_clamped,
+    make_case,
+)
+from tests.support import examples, in_sparse_file
 from tests.triton.interpreter import checked
 from tests.triton.served import Served
 
-some = settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 small = attention_cases(sizes=(32, 48, 64), longest_prefix=70, longest_suffix=20)
 splits = st.sampled_from([1, 2, 5])
 seeds = st.integers(0, 1000)
 ROUNDED = 2.0  # the weights are rounded to 16 bits before they meet the values
 
 
-@some
+@examples(25)
 @given(case=small, splits=splits, seed=seeds)
 def test_as_exact_as_torch_and_the_cache_to_the_bit(case: AttentionCase, splits: int, seed: int) -> None:
     with checked(seed, overflow=True):
@@ -81,22 +83,14 @@ def test_a_workspace_that_is_too_small_is_refused() -> None:
         run(make_case([2], [60], None, heads=(1, 1), batched=True), 2, workspace=room)
 
 
-@settings(some, max_examples=12)
+@examples(12)
 @given(prefixes=st.tuples(*[st.integers(-9, 99)] * 3), appends=st.tuples(*[st.integers(-9, 99)] * 3))
 def test_lengths_are_clamped_as_the_reference_clamps_them(prefixes: tuple[int, ...], appends: tuple[int, ...]) -> None:
-    case = make_case([4, 0, 9], [19, 19, 19], None, heads=(3, 1), slack=4)
-    case.k_cache.copy_(torch.randn(case.k_cache.shape))
-    case.v_cache.copy_(torch.randn(case.v_cache.shape))
-    case.prefix_lens, case.append_lens = torch.tensor(prefixes).int(), torch.tensor(appends).int()
-    mine, theirs = case.with_fresh_cache(), case.with_fresh_cache()
     with checked():
-        out = mine.run(Served(attention, 2).suffix_attention)
-    torch.testing.assert_close(out, theirs.run(reference.suffix_attention), rtol=0, atol=1e-5)
-    assert_same_bits(mine.k_cache, theirs.k_cache)
-    assert_same_bits(mine.v_cache, theirs.v_cache)
+        check_clamped(Served(attention, 2).suffix_attention, [4, 0, 9], prefixes, appends, heads=(3, 1))
 
 
-@settings(some, max_examples=12)
+@examples(12)
 @given(borders=st.lists(st.integers(-9, 30), min_size=5, max_size=5), seed=seeds)
 def test_no_border_leads_out_of_bounds_or_leaves_a_ticket(borders: list[int], seed: int) -> None:
     case = ragged()
@@ -132,12 +126,8 @@ def test_elements_on_both_sides_of_two_to_the_31(suffixes: list[int], strides: t
     caches = []
     for name in ("k_cache", "v_cache"):
         old = getattr(case, name)
-        size = sum((n - 1) * stride for n, stride in zip(old.shape, strides, strict=True)) + 1
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(2 * size)
-        whole = torch.from_file(str(tmp_path / name), shared=True, size=size, dtype=torch.float16)
-        caches.append(torch.as_strided(whole, old.shape, strides).copy_(old))
-    with checked(races=False, overflow=True):  # races are kept track of for every byte
+        caches.append(in_sparse_file(tmp_path / name, old.shape, strides).copy_(old))
+    with checked(races=False, overflow=True):  # the race checker would need memory for every byte in between
         out = Served(attention, 2).suffix_attention(
             case.q, case.k, case.v, *caches, case.cu_seqlens, case.prefix_lens, case.append_lens
         )

@@ -7,44 +7,40 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lsp_kernels import PrefixRule, Vocabulary, reference
 from lsp_kernels.triton import commit, configs
-from tests.strategies import Case, cases
-from tests.support import check_commit, check_select, check_stats, same
+from tests.strategies import CommitCase, cases
+from tests.support import check_commit, check_select, check_stats, examples, in_sparse_file, same
 from tests.triton.interpreter import checked
 from tests.triton.served import Served
 
-some = settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 small = cases(sizes=(1, 3, 17, 64, 130, 150), most=14)
 splits = st.sampled_from([1, 2, 4])
 seeds = st.integers(0, 1000)
 
 
-@settings(some, max_examples=80)
+@examples(80)
 @given(case=small, splits=splits, seed=seeds)
-def test_commit_agrees_with_the_enumeration_of_thresholds(case: Case, splits: int, seed: int) -> None:
+def test_commit_agrees_with_the_enumeration_of_thresholds(case: CommitCase, splits: int, seed: int) -> None:
     with checked(seed, overflow=True):
         check_commit(Served(commit, splits), case)
 
 
-@some
+@examples(40)
 @given(case=small, splits=splits, seed=seeds)
-def test_stats_agree_with_the_definition(case: Case, splits: int, seed: int) -> None:
+def test_stats_agree_with_the_definition(case: CommitCase, splits: int, seed: int) -> None:
     with checked(seed, overflow=True):
         check_stats(Served(commit, splits), case)
 
 
-@settings(some, max_examples=20)
+@examples(20)
 @given(case=small, strided=st.booleans(), shift=st.sampled_from([0.0, 2.0]), seed=seeds)
-def test_select_agrees_with_the_enumeration_of_thresholds(case: Case, strided: bool, shift: float, seed: int) -> None:
+def test_select_agrees_with_the_enumeration_of_thresholds(
+    case: CommitCase, strided: bool, shift: float, seed: int
+) -> None:
     with checked(seed):
         check_select(Served(commit), case, strided, shift)
 
@@ -88,13 +84,7 @@ def test_log_odds_keep_their_precision_whatever_the_margin() -> None:
 
 
 def test_rows_on_both_sides_of_two_to_the_31_elements(tmp_path: Path) -> None:
-    stride, size = 2**30 + 8, 100
-    path = tmp_path / "sparse"
-    with path.open("wb") as file:
-        file.truncate(2 * (2 * stride + size))
-    whole = torch.from_file(str(path), shared=True, size=2 * stride + size, dtype=torch.float16)
-    rows = torch.as_strided(whole, (3, size), (stride, 1))
-    rows.copy_(torch.randn(3, size))
+    rows = in_sparse_file(tmp_path / "rows", (3, 100), (2**30 + 8, 1)).copy_(torch.randn(3, 100))
     rule = PrefixRule(beta=1.0, snap=False)
     expected = reference.commit_prefix(rows.clone(), rule=rule)
     with checked(overflow=True):

@@ -1,4 +1,4 @@
-"""Each seeded defect of the commit kernels is noticed by the case that is there for it; sound kernels pass."""
+"""Each seeded defect of the commit kernels is noticed by the cases named beside it; sound kernels pass."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import torch
 
 from lsp_kernels import PrefixRule, Vocabulary, reference
 from lsp_kernels.triton import commit
-from tests.support import same
-from tests.triton.interpreter import AccessError, RaceError, checked
-from tests.triton.mutants import Defect, damaged
+from tests.support import in_sparse_file, ints, same
+from tests.triton.interpreter import checked
+from tests.triton.mutants import NOTICED, Defect, damaged
 from tests.triton.served import Served
-
-NOTICED = (AssertionError, AccessError, RaceError)
 
 
 def compare(
@@ -43,10 +41,6 @@ def compare_stats(served: Served, logits: torch.Tensor, vocabulary: Vocabulary |
     for one, other in zip(stats[:3], expected[:3], strict=True):
         same(one, other)
     torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5, equal_nan=True)
-
-
-def ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def with_margins(margins: list[float], tokens: list[int], size: int = 70) -> torch.Tensor:
@@ -97,13 +91,7 @@ def minimum_in_the_first_chunk(served: Served) -> None:
 
 
 def far_rows(served: Served, tmp_path: Path) -> None:
-    stride, size = 2**30 + 8, 40
-    path = tmp_path / "sparse"
-    with path.open("wb") as file:
-        file.truncate(2 * (2 * stride + size))
-    whole = torch.from_file(str(path), shared=True, size=2 * stride + size, dtype=torch.float16)
-    rows = torch.as_strided(whole, (3, size), (stride, 1))
-    rows.copy_(torch.randn(3, size))
+    rows = in_sparse_file(tmp_path / "rows", (3, 40), (2**30 + 8, 1)).copy_(torch.randn(3, 40))
     with checked():
         got = served.commit_prefix(rows, rule=PrefixRule(beta=1.0, snap=False))
     same(got.tokens, reference.token_stats(rows.clone()).tokens)
@@ -121,7 +109,7 @@ def suppressed(served: Served) -> None:
 
 
 def falling_borders(served: Served) -> None:
-    """Nothing is committed, and the workspace is as good as before."""
+    """Nothing is committed, and all tickets are back at zero."""
     logits, room = torch.randn(6, 150), (torch.empty(64, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))
     with checked():
         bad = served.commit_prefix(logits, ints(0, 4, 2, 6), rule=PLAIN, workspace=room)

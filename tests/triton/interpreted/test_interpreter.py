@@ -8,12 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.ptx.sample import CONSTEXPRS, Case, row_max_kernel
 from tests.triton.interpreter import AccessError, RaceError, checked
+from tests.virtual_gpu_tests.sample import CONSTEXPRS, RowMaxLaunch, row_max_kernel
 
 
-def sample(seed: int | None = 0, **constexprs: object) -> Case:
-    case = Case.make(seed=seed or 0)
+def sample(seed: int | None = 0, **constexprs: object) -> RowMaxLaunch:
+    case = RowMaxLaunch.make(seed=seed or 0)
     with checked(seed=seed) as launches:
         row_max_kernel[case.grid](*case.args, **(CONSTEXPRS | constexprs))
     case.check()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ptx import AccessError
-from tests.ptx.snippets import run
+from tests.virtual_gpu import AccessError
+from tests.virtual_gpu_tests.snippets import run
 
 ROW_ADDRESS = """
 and.b32 %r1, %r0, 31;

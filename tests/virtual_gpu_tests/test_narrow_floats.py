@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ptx.dtypes import bf16_to_f32, f32_to_bf16
-from tests.ptx.snippets import evaluate
-from tests.ptx.values import fused, high, low, numbers, same
+from tests.support import same
+from tests.virtual_gpu.dtypes import bf16_to_f32, f32_to_bf16
+from tests.virtual_gpu_tests.snippets import evaluate
+from tests.virtual_gpu_tests.values import fused, high, low, numbers
 
 FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": high, "min": low}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ptx import PtxError, UnsupportedPtx, launch
-from tests.ptx.parse import parse
-from tests.ptx.snippets import evaluate, kernel, run
+from tests.virtual_gpu import PtxError, UnsupportedPtx, launch
+from tests.virtual_gpu.parse import parse
+from tests.virtual_gpu_tests.snippets import evaluate, kernel, run
 
 REFUSED = [
     pytest.param("frobnicate.b32 %r1, %r0;", "opcode", id="unknown opcode"),

@@ -6,11 +6,14 @@ interpreter harness and the ordering gates.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
+
+from lsp_kernels.triton.aot import Compiled, compile_kernel
 
 
 @triton.jit
@@ -70,9 +73,16 @@ ALIGNED = ("x_ptr", "partial_ptr", "ticket_ptr", "out_ptr", "n", "stride", "per"
 NUM_WARPS = 4
 
 
+def compiled(target: str, aligned: Collection[str] = ALIGNED, **constexprs: object) -> Compiled:
+    """`row_max_kernel` for a target. All its tensors are smaller than 2 GB."""
+    constants, pointers = CONSTEXPRS | constexprs, [name for name in SIGNATURE if name.endswith("_ptr")]
+    options = {"num_warps": NUM_WARPS, "aligned": aligned, "within_2gb": pointers}
+    return compile_kernel(row_max_kernel, target, SIGNATURE, constants, **options)
+
+
 @dataclass
-class Case:
-    """Inputs and outputs of one launch."""
+class RowMaxLaunch:
+    """Inputs and outputs of one launch of `row_max_kernel`."""
 
     x: torch.Tensor
     splits: int
@@ -81,7 +91,7 @@ class Case:
     out: torch.Tensor
 
     @classmethod
-    def make(cls, rows: int = 3, n: int = 1500, splits: int = 5, seed: int = 0) -> Case:
+    def make(cls, rows: int = 3, n: int = 1500, splits: int = 5, seed: int = 0) -> RowMaxLaunch:
         x = torch.randn(rows, n, generator=torch.Generator().manual_seed(seed))
         nan = float("nan")
         partial, out = torch.full((rows, splits), nan), torch.full((rows,), nan)

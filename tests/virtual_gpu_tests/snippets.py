@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tests.ptx import Launch, launch
-from tests.ptx.dtypes import RAW, Array
+from tests.virtual_gpu import Launch, launch
+from tests.virtual_gpu.dtypes import RAW, Array
 
 HEADER = """
 .version 8.7

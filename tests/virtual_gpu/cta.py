@@ -173,8 +173,8 @@ class Cta:
             _join(waiting, pc + 1, active)
 
     def _pack_garbage(self, instruction: Instruction) -> bool:
-        """The compiler packs a register that it never wrote beside one that matters, where the other half is not used.
-        Give it a value that would be noticed if it were."""
+        """The compiler may pack a register that it never wrote beside one that it needs, and use that one alone later.
+        Give the unwritten one a value that would be noticed if it were used."""
         if instruction.opcode != "mov.b64" or not isinstance(instruction.operands[1], Vector):
             return False
         missing = [r for r in instruction.operands[1].items if self.registers[r.slot] is None]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ptx import PtxError, UnsupportedPtx
-from tests.ptx.snippets import evaluate, run
+from tests.virtual_gpu import PtxError, UnsupportedPtx
+from tests.virtual_gpu_tests.snippets import evaluate, run
 
 LANES = np.arange(64) % 32
 FIRST = np.arange(64) - LANES
@@ -141,6 +141,6 @@ def test_threads_at_different_barriers():
 
 
 def test_endless_loop_ends(monkeypatch):
-    monkeypatch.setattr("tests.ptx.cta.MAX_INSTRUCTIONS", 1000)
+    monkeypatch.setattr("tests.virtual_gpu.cta.MAX_INSTRUCTIONS", 1000)
     with pytest.raises(PtxError, match="more than 1000 instructions"):
         run("$top:\nbra $top;")

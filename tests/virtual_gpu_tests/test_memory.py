@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ptx import AccessError, RaceError, UnsupportedPtx
-from tests.ptx.snippets import run
+from tests.virtual_gpu import AccessError, RaceError, UnsupportedPtx
+from tests.virtual_gpu_tests.snippets import run
 
 OWN_WORD = "mad.wide.u32 %rd8, %r0, 4, %rd0;\nmad.wide.u32 %rd9, %r0, 4, %rd1;\n"
 

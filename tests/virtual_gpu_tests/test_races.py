@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from tests.ptx import RaceError
-from tests.ptx.snippets import run
+from tests.virtual_gpu import RaceError
+from tests.virtual_gpu_tests.snippets import run
 
 # Thread t stores to word t of shared memory and reads word t ^ 32, which the other warp wrote.
 EXCHANGE = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,60 +20,49 @@ if TYPE_CHECKING:
 Function = Callable[..., Array]
 
 _INTEGER = "(?P<type>[su](?:16|32|64))"
+_SIGNED = "(?P<type>s(?:16|32|64))"
 _BITS = "(?P<type>b(?:16|32|64))"
+_LOGIC = "(?P<type>pred|b16|b32|b64)"
 
 
-def _binary(instruction: Instruction, type_name: str, operands: Operands, function: Function) -> Step:
+def _binary(instruction: Instruction, found: Modifiers, operands: Operands, function: Function) -> Step:
     result, left, right = instruction.operands
-    put = operands.target(result, type_name)
-    a, b = operands.source(left, type_name), operands.source(right, type_name)
+    put = operands.target(result, found["type"])
+    a, b = operands.source(left, found["type"]), operands.source(right, found["type"])
     return lambda cta, mask: put(cta, function(a(cta), b(cta)), mask)
 
 
-def _unary(instruction: Instruction, type_name: str, operands: Operands, function: Function) -> Step:
+def _unary(instruction: Instruction, found: Modifiers, operands: Operands, function: Function) -> Step:
     result, value = instruction.operands
-    put, a = operands.target(result, type_name), operands.source(value, type_name)
+    put, a = operands.target(result, found["type"]), operands.source(value, found["type"])
     return lambda cta, mask: put(cta, function(a(cta)), mask)
 
 
-@opcode(f"add.{_INTEGER}")
-def _add(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, np.add)
+def _divide(a: Array, b: Array) -> Array:
+    """Truncating division; by zero gives all ones, as the hardware does."""
+    safe = np.where(b == 0, 1, b).astype(b.dtype)
+    quotient = (a - np.fmod(a, safe)) // safe
+    return np.where(b == 0, np.array(-1).astype(a.dtype), quotient)
 
 
-@opcode(f"sub.{_INTEGER}")
-def _sub(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, np.subtract)
-
-
-@opcode(f"min.{_INTEGER}")
-def _min(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, np.minimum)
-
-
-@opcode("min.relu.s32")
-def _min_relu(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, "s32", operands, lambda a, b: np.maximum(np.minimum(a, b), np.int32(0)))
-
-
-@opcode("max.relu.s32")
-def _max_relu(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, "s32", operands, lambda a, b: np.maximum(np.maximum(a, b), np.int32(0)))
-
-
-@opcode(f"max.{_INTEGER}")
-def _max(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, np.maximum)
-
-
-@opcode("neg.(?P<type>s(?:16|32|64))")
-def _neg(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _unary(instruction, found["type"], operands, np.negative)
-
-
-@opcode("abs.(?P<type>s(?:16|32|64))")
-def _abs(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _unary(instruction, found["type"], operands, np.abs)
+_OF_TWO = {  # instructions that are one function of two operands of the same type
+    f"add.{_INTEGER}": np.add,
+    f"sub.{_INTEGER}": np.subtract,
+    f"min.{_INTEGER}": np.minimum,
+    f"max.{_INTEGER}": np.maximum,
+    "min.relu.(?P<type>s32)": lambda a, b: np.maximum(np.minimum(a, b), np.int32(0)),
+    "max.relu.(?P<type>s32)": lambda a, b: np.maximum(np.maximum(a, b), np.int32(0)),
+    f"div.{_INTEGER}": _divide,
+    f"rem.{_INTEGER}": lambda a, b: a - _divide(a, b) * b,
+    f"and.{_LOGIC}": np.bitwise_and,
+    f"or.{_LOGIC}": np.bitwise_or,
+    f"xor.{_LOGIC}": np.bitwise_xor,
+}
+_OF_ONE = {f"neg.{_SIGNED}": np.negative, f"abs.{_SIGNED}": np.abs, f"not.{_LOGIC}": np.invert}
+for _expression, _function in _OF_TWO.items():
+    opcode(_expression)(partial(_binary, function=_function))
+for _expression, _function in _OF_ONE.items():
+    opcode(_expression)(partial(_unary, function=_function))
 
 
 def _wide(type_name: str) -> str:
@@ -103,9 +93,9 @@ def _high_64(a: Array, b: Array) -> Array:
 def _mul(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
     type_name = found["type"]
     if found["half"] == "lo":
-        return _binary(instruction, type_name, operands, np.multiply)
+        return _binary(instruction, found, operands, np.multiply)
     if found["half"] == "hi":
-        return _binary(instruction, type_name, operands, lambda a, b: _high(a, b, type_name))
+        return _binary(instruction, found, operands, lambda a, b: _high(a, b, type_name))
     result, left, right = instruction.operands
     wide = TYPES[_wide(type_name)]
     put = operands.target(result, _wide(type_name))
@@ -124,43 +114,6 @@ def _mad(instruction: Instruction, found: Modifiers, operands: Operands) -> Step
     if half == "hi":
         return lambda cta, mask: put(cta, _high(a(cta), b(cta), type_name) + c(cta), mask)
     return lambda cta, mask: put(cta, a(cta).astype(wide) * b(cta).astype(wide) + c(cta), mask)
-
-
-def _divide(a: Array, b: Array) -> Array:
-    """Truncating division; by zero gives all ones, as the hardware does."""
-    safe = np.where(b == 0, 1, b).astype(b.dtype)
-    quotient = (a - np.fmod(a, safe)) // safe
-    return np.where(b == 0, np.array(-1).astype(a.dtype), quotient)
-
-
-@opcode(f"div.{_INTEGER}")
-def _div(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, _divide)
-
-
-@opcode(f"rem.{_INTEGER}")
-def _rem(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, lambda a, b: a - _divide(a, b) * b)
-
-
-@opcode("and.(?P<type>pred|b16|b32|b64)")
-def _and(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, np.bitwise_and)
-
-
-@opcode("or.(?P<type>pred|b16|b32|b64)")
-def _or(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, np.bitwise_or)
-
-
-@opcode("xor.(?P<type>pred|b16|b32|b64)")
-def _xor(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _binary(instruction, found["type"], operands, np.bitwise_xor)
-
-
-@opcode("not.(?P<type>pred|b16|b32|b64)")
-def _not(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    return _unary(instruction, found["type"], operands, np.invert)
 
 
 @opcode(f"shl.{_BITS}")

@@ -65,7 +65,7 @@ def launch(
     Raises
     ------
     UnsupportedPtx, AccessError, RaceError
-        See `tests.ptx.errors`.
+        See `tests.virtual_gpu.errors`.
     """
     text, size = (kernel, shared) if isinstance(kernel, str) else (kernel.text, kernel.shared)
     program = Program.load(text)
