@@ -10,13 +10,12 @@ import pytest
 import torch
 
 import lsp
+from bench.flops import pass_flops
 from bench.ratios import Report, interleave
 from bench.sizes import sized
 from bench.support import random_model
-from lsp.decode import decode
-from lsp.flops import pass_flops
+from lsp.decoding import Chosen, Step
 from lsp.models import ModelConfig, Transformer
-from lsp.scoring import Scores
 from lsp.tiny.tasks import REGION, generate, verify
 from lsp_kernels import PrefixRule, Vocabulary
 
@@ -26,15 +25,14 @@ VOCABULARY, SHAPE = MODEL[0], f"{MODEL[2]} x {MODEL[1]}"
 PASSES = sized(8, tiny=2)
 PROBLEMS = sized(12, tiny=1)
 LENGTHS = sized([64, 128, 256, 512, 1024], tiny=[8, 16])
-GUARDED = PrefixRule.guarded()
 FAST_DLLM = {"block_length": 16, "cache": "block"}
 CONTENDERS = {
     "Full": (lsp.Full(), {"block_length": 16}),
     "Full, uncached": (lsp.Full(), {"block_length": 16, "cache": "none"}),
     "fixed prefix 4": (lsp.FixedPrefix(4), {}),
-    "LSP, paper": (lsp.LongestStablePrefix(PrefixRule()), {}),
-    "LSP, guarded": (lsp.LongestStablePrefix(GUARDED), {}),
-    "LSP, the default": (lsp.LongestStablePrefix.guarded(), {"lookahead": 64, "refresh_scattered": True}),
+    "LSP, paper": (lsp.LongestStablePrefix.paper(), {}),
+    "LSP, guarded": (lsp.LongestStablePrefix(islands=None), {}),
+    "LSP, the default": (lsp.LongestStablePrefix(), {}),
     "scattered margin": (lsp.ScatteredMargin(PrefixRule()), {}),
     "Threshold 0.9": (lsp.Threshold(0.9), {}),
     "Threshold 0.9, Fast-dLLM's cache": (lsp.Threshold(0.9), FAST_DLLM),
@@ -53,17 +51,15 @@ def model() -> Transformer:
 class Counted:
     """A scheduler that counts the floating-point operations of its passes."""
 
-    def __init__(self, scheduler, config: ModelConfig) -> None:
+    def __init__(self, scheduler: lsp.Scheduler, config: ModelConfig) -> None:
         self.scheduler, self.config, self.flops = scheduler, config, 0
+        self.options = scheduler.options
 
-    def __call__(self, scores: Scores):
-        asked = [0]
-        rows = scores._rows
-        scores._rows = lambda positions: (asked.append(sum(map(len, positions))), rows(positions))[1]
-        chosen = self.scheduler(scores)
-        for canvas in scores.canvases:
+    def __call__(self, step: Step) -> list[Chosen]:
+        chosen = self.scheduler(step)
+        for canvas in step.canvases:
             self.flops += pass_flops(self.config, canvas.pass_length, canvas.frozen, 0)
-        self.flops += pass_flops(self.config, 0, 0, sum(asked))
+        self.flops += pass_flops(self.config, 0, 0, step.scored)
         return chosen
 
 
@@ -75,7 +71,7 @@ def bench_host_share(benchmark, report: Report, model: Transformer) -> None:
         scheduler = lsp.schedulers.NAMES[name]()
 
         def some_passes(scheduler=scheduler) -> dict[str, float]:
-            states = decode(model, [prompt], NEW, scheduler, vocabulary)
+            states = lsp.decode(model, [prompt], NEW, scheduler, vocabulary)
             state = list(islice(states, PASSES + 1))[-1]
             assert state.passes == PASSES
             return state.clock.seconds

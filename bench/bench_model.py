@@ -117,7 +117,7 @@ def bench_growth(benchmark, report: Report, model: Transformer) -> None:
 
 PEAK = """
 import sys, lsp
-from lsp.models.load import parts
+from lsp.models.loading import parts
 from safetensors.torch import load_file
 
 def status(key):

@@ -90,7 +90,7 @@ def vocabulary(
     --------
     >>> import lsp
     >>> model, tokenizer = lsp.load("tiny"), lsp.load_tokenizer("tiny")
-    >>> lsp.vocabulary(tokenizer, model.config)
+    >>> lsp.tokens.vocabulary(tokenizer, model.config)
     Vocabulary(size=195, delimiters=9, stops=1, suppressed=1, device='cpu')
     """
     known = max(tokenizer.get_vocab().values()) + 1
@@ -121,7 +121,7 @@ def delimiter_ids(tokenizer: Any, delimiters: Delimiters = "text") -> list[int]:
     --------
     >>> import lsp
     >>> tokenizer = lsp.load_tokenizer("tiny")
-    >>> tokenizer.convert_ids_to_tokens(lsp.delimiter_ids(tokenizer, ("sentence", "return")))
+    >>> tokenizer.convert_ids_to_tokens(lsp.tokens.delimiter_ids(tokenizer, ("sentence", "return")))
     ['.', '?', 'return']
     """
     ends = delimiters if callable(delimiters) else _matcher(delimiters)

@@ -91,6 +91,8 @@ class Step:
     vocabulary : Vocabulary
     stops : frozenset of int
         The tokens that end a text; empty where they are tokens like any other.
+    scored : int
+        How many rows went through the LM head in this step so far.
     """
 
     def __init__(self, hidden: Tensor, batch: Batch, scoring: Scoring) -> None:
@@ -100,6 +102,7 @@ class Step:
         self.canvases = [batch.canvases[b] for b in self.numbers]
         begins = np.cumsum([0, *(canvas.pass_length for canvas in batch.canvases)])
         self._offsets = [int(begins[b]) - batch.canvases[b].pass_begin for b in self.numbers]
+        self.scored = 0
         self._broken: int | None = None  # the first sequence whose logits hold a NaN
 
     def stats(self, where: Sequence[np.ndarray]) -> list[Stats]:
@@ -154,6 +157,7 @@ class Step:
         """Rows of the packed pass, and their borders by sequence."""
         rows = [positions + offset for positions, offset in zip(where, self._offsets, strict=True)]
         borders = np.cumsum([0, *map(len, rows)]).tolist()
+        self.scored += borders[-1]
         return torch.from_numpy(np.concatenate(rows).astype(np.int64)).to(self._hidden.device), borders
 
     def _noisy(self, logits: Tensor, where: Sequence[np.ndarray]) -> Tensor:
