@@ -34,8 +34,8 @@ def trace(model: Any, prompts: Any, *, scheduler: Any = None, **arguments: Any) 
     >>> step = trace.steps[-1]
     >>> step.rule.candidate, step.rule.length, [trace.pieces[token] for token in step.written]
     (21, 4, [' =', ' 15', '.', '<eos>'])
-    >>> step.reason
-    ''
+    >>> trace.steps[0].reason
+    'The run of margins at or above the floor 4 has length 1 (L′), and a sure stop further right.'
     """
     recorder = Recorder(scheduler_of(scheduler))
     run = Run(model, prompts, scheduler=recorder, **arguments)
