@@ -302,7 +302,7 @@ def test_a_loaded_model_of_ids_needs_no_tokenizer(tmp_path: Path) -> None:
         lsp.generate(model, [9], stop="x")
     with pytest.raises(ValueError, match="Invalid prompt: expected a single one and a tokenizer"):
         next(lsp.stream(model, [9], scheduler="full"))
-    with pytest.raises(ValueError, match="Invalid rule: snap=True expects a vocabulary with delimiters, got none"):
+    with pytest.raises(ValueError, match="Invalid rule: expected a vocabulary with delimiters for snap=True, got none"):
         lsp.generate(model, [9], scheduler="paper")
     for name in {None, *lsp.schedulers.NAMES} - {"paper"}:
         assert len(lsp.generate(model, [9], scheduler=name, max_new_tokens=4)[0].tokens) == 4

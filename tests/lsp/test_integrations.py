@@ -495,7 +495,7 @@ def test_what_the_hooks_cannot_do_is_refused() -> None:
         generation_hooks(steps=3)["generation_logits_hook_func"](0, x, logits)
     with pytest.raises(ValueError, match="Invalid steps"):
         generation_hooks(steps=0)
-    with pytest.raises(ValueError, match="Invalid rule: snap=True expects a vocabulary with delimiters"):
+    with pytest.raises(ValueError, match="Invalid rule: expected a vocabulary with delimiters for snap=True"):
         generation_hooks(steps=3, rule=PrefixRule())
 
 
