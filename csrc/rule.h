@@ -34,8 +34,8 @@ struct Rule {
     return flags && token >= 0 && token < vocabulary && (flags[token] & flag);
   }
 
-  // L', the candidate: the longest length in the target range that some threshold gives, else the range's upper end; with
-  // a floor, the positions before the first margin below it.
+  // L', the candidate: the longest length in the target range that some threshold gives, else the range's end. With a
+  // floor: the number of positions before the first margin below it, at least 1 and at most the range's end.
   int64_t stable_length(const float* margins, int64_t n) const {
     const int64_t lo = lowest(n), hi = highest(n);
     float prefix_min = INFINITY;

@@ -17,6 +17,7 @@ ISAS = ["scalar", "avx2", "avx512", "avx512bf16"]
 
 
 def versions() -> Report:
+    """Versions of Python and of the packages that matter here."""
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     for package in ("lsp-kernels", "torch", "triton", "transformers", "numpy"):
         try:
@@ -26,6 +27,7 @@ def versions() -> Report:
 
 
 def processor() -> Report:
+    """Threads, the C++ extension and the instruction set that serves CPU tensors."""
     import torch
 
     from . import _ops
@@ -47,6 +49,7 @@ def processor() -> Report:
 
 
 def accelerators() -> Report:
+    """The GPUs that torch can use."""
     import torch
 
     if not torch.cuda.is_available():
@@ -57,6 +60,7 @@ def accelerators() -> Report:
 
 
 def backends() -> Report:
+    """Which backend serves each operation on which device, and why."""
     import torch
 
     from . import _ops

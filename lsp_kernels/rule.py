@@ -129,8 +129,10 @@ class PrefixRule:
         return length.masked_fill(nothing, 0), finished & ~nothing
 
     def stable_length(self, margins: Tensor, lengths: Tensor, n: Tensor) -> Tensor:
-        """L', the candidate: the longest length in the target range that some threshold gives, else the upper end of
-        the range; with a floor, the positions before the first margin below it."""
+        """L', the candidate: the longest length in the target range that some threshold gives, else the range's end.
+
+        With a floor: the number of positions before the first margin below it, at least 1 and at most the range's end.
+        """
         prefix_min = margins.cummin(1).values
         hi = self.highest(n)
         if self.floor is not None:
