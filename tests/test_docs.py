@@ -11,8 +11,10 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -24,17 +26,20 @@ from tests.support import ROOT, import_or_skip, modules_of
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS = [*PAGES, *ROOT.glob("CONTRIBUTING.md")]
 SCRIPTS = sorted((ROOT / "docs/examples").glob("*.py"))
-BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 BLOCKS = [
-    pytest.param(block, id=f"{path.name}-{i}")
+    pytest.param(textwrap.dedent(block), id=f"{path.name}-{i}")
     for path in DOCUMENTS
     for i, block in enumerate(BLOCK.findall(path.read_text("utf-8")))
 ]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_block_runs(block: str) -> None:
-    exec(compile(block, "<documentation>", "exec"), {"__name__": "documentation"})
+def test_block_runs(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("documentation")  # dataclasses look for the module that they are written in
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(lsp.Scheduler, "registered", dict(lsp.Scheduler.registered))  # examples register their own
+    exec(compile(block, "<documentation>", "exec"), module.__dict__)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

@@ -31,10 +31,10 @@ def trace(model: Any, prompts: Any, *, scheduler: Any = None, **arguments: Any) 
     --------
     >>> import lsp
     >>> (trace,) = lsp.trace(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\\n", max_new_tokens=32)
-    >>> step = trace.steps[-1]
-    >>> step.rule.candidate, step.rule.length, [trace.pieces[token] for token in step.written]
-    (21, 4, [' =', ' 15', '.', '<eos>'])
-    >>> trace.steps[0].reason
+    >>> step = trace.steps[0]
+    >>> step.rule.candidate, step.rule.length, [trace.pieces[token] for token in step.written[:2]]
+    (1, 1, ['First', '<eos>'])
+    >>> step.reason
     'The run of margins at or above the floor 4 has length 1 (L′), and a sure stop further right.'
     """
     recorder = Recorder(scheduler_of(scheduler))

@@ -53,12 +53,7 @@ def compile_kernel(
     options
         The fields of `Options`.
 
-    Examples
-    --------
-    >>> compiled = compile_kernel(copy, "sm_90", {"src": "*fp32", "dst": "*fp32", "n": "i32"},
-    ...                           {"BLOCK": 1024}, num_warps=4, aligned=("src", "dst", "n"))
-    >>> compiled.widest_load, compiled.spills
-    (128, 0)
+    `builds` calls it for every kernel of this package.
     """
     given = Options(**options)
     chosen, source, launch = _prepare(fn, target_name, signature, constexprs, given)
