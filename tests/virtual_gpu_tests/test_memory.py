@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support import in_sparse_file
 from tests.virtual_gpu import AccessError, RaceError, UnsupportedPtx
 from tests.virtual_gpu_tests.snippets import run
 
@@ -64,10 +65,9 @@ def test_narrow_loads_extend_and_narrow_stores_truncate():
     assert torch.equal(narrow, source)
 
 
-def test_64_bit_row_offsets():
+def test_64_bit_row_offsets(tmp_path):
     """Rows four gigabytes apart: an offset computed in 32 bits would miss them."""
-    stride = 1 << 31
-    rows = torch.empty(3 * stride, dtype=torch.int16).as_strided((3, 64), (stride, 1))
+    rows = in_sparse_file(tmp_path / "rows", (3, 64), (1 << 31, 1)).view(torch.int16)
     rows.copy_(torch.arange(192).reshape(3, 64))
     body = """
     mov.u32 %r1, %ctaid.x;
