@@ -11,7 +11,7 @@ from lsp_kernels.errors import as_integer
 
 if TYPE_CHECKING:
     from lsp.decoding.options import Options
-    from lsp.models.protocol import Config
+    from lsp.models.protocol import Config, Model
 
 
 class Canvas:
@@ -37,9 +37,10 @@ class Canvas:
         Which pass, from 0, committed the token of each position; -1 for the prompt and for masks.
     """
 
-    def __init__(self, prompt: Sequence[int], max_new_tokens: int, mask: int, shifted: bool, options: Options) -> None:
-        self.prompt, self.options, self.shifted = len(prompt), options, shifted
-        self.tokens = np.full(len(prompt) + max_new_tokens, mask, dtype=np.int64)
+    def __init__(self, prompt: Sequence[int], max_new_tokens: int, model: Model, options: Options) -> None:
+        self.prompt, self.options, self.shifted = len(prompt), options, model.config.shifted
+        self.vocab_size, self.mask, self.cached = model.config.vocab_size, model.config.mask_id, model.cached
+        self.tokens = np.full(len(prompt) + max_new_tokens, self.mask, dtype=np.int64)
         self.tokens[: self.prompt] = prompt
         self.masked = np.arange(len(self.tokens)) >= self.prompt
         self.committed_in = np.full(len(self.tokens), -1, dtype=np.int64)
@@ -121,8 +122,7 @@ class Canvas:
 
     def accept(self, where: np.ndarray, what: np.ndarray, stops: Collection[int]) -> None:
         """Commits tokens. Everything to the right of the first stop is dropped."""
-        if not len(where) or not self.masked[where].all():
-            raise ValueError(f"Invalid choice of the scheduler: expected masks, at least one, got {list(where)}")
+        self._check(where, what)
         self.tokens[where], self.masked[where] = what, False
         self.committed_in[where] = self.passes
         ends = [int(p) for p, token in zip(where, what, strict=True) if int(token) in stops]
@@ -130,11 +130,30 @@ class Canvas:
             self.finish(min(ends) + 1)
         self._scattered = bool((where[where < min(ends, default=self.end)] > self.first_mask).any())
 
+    def _check(self, where: np.ndarray, what: np.ndarray) -> None:
+        """Refuses a choice that cannot be written, before anything is."""
+        wrong = "Invalid choice of the scheduler: expected"
+        for name, array in (("positions", where), ("tokens", what)):
+            if not isinstance(array, np.ndarray) or array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+                raise TypeError(f"{wrong} {name} as an array of integers, got {array!r}")
+        if len(where) != len(what):
+            raise ValueError(f"{wrong} a token for each position, got {len(where)} positions and {len(what)} tokens")
+        inside = (where >= 0) & (where < self.end)
+        if not len(where) or not inside.all() or not self.masked[where].all():
+            raise ValueError(f"{wrong} masks, at least one, got {list(where)}")
+        if len(np.unique(where)) < len(where):
+            raise ValueError(f"{wrong} each position once, got {list(where)}")
+        allowed = (what >= 0) & (what < self.vocab_size) & (what != self.mask)
+        if not allowed.all():
+            token = int(what[~allowed][0])
+            raise ValueError(f"{wrong} ids from 0 to {self.vocab_size - 1} and not the mask {self.mask}, got {token}")
+
     def end_pass(self) -> None:
         """What the pass appended is frozen."""
         self.frozen += self.append
         self.passes += self.pass_length > 0
-        self.positions += self.pass_length
+        if self.pass_length:  # a model without a cache computes the frozen prefix too
+            self.positions += self.pass_length if self.cached else self.pass_end
 
     def finish(self, end: int) -> None:
         """Drops what lies at `end` and beyond."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
 
 from lsp.decoding.batch import begin_pass
 from lsp.decoding.canvas import Canvas, check_prompts
@@ -30,7 +33,7 @@ class Progress:
 
 
 class DecodingError(RuntimeError):
-    """A pass that cannot be used. `progress` holds all that was committed before it."""
+    """A pass that failed or cannot be used. `progress` holds all that was committed before it."""
 
     def __init__(self, message: str, progress: Progress) -> None:
         super().__init__(message)
@@ -56,7 +59,7 @@ def decode(
     mask = check_prompts(prompts, max_new_tokens, model.config)
     capacity = 0 if options.exact else max(map(len, prompts), default=0) + max_new_tokens
     cache = model.new_cache(max(1, len(prompts)), capacity)  # before anything else: it knows whether there is room
-    canvases = [Canvas(prompt, max_new_tokens, mask, model.config.shifted, options) for prompt in prompts]
+    canvases = [Canvas(prompt, max_new_tokens, model, options) for prompt in prompts]
     progress = Progress(canvases, clock=Clock(model.device))
     scoring = Scoring(
         lm_head=model.lm_head,
@@ -76,7 +79,7 @@ def loop(
 ) -> Iterator[Progress]:
     """Algorithm 1. `cache` is empty and every canvas is a prompt followed by masks (lines 1 and 2)."""
     canvases = progress.canvases
-    run_model = scoring.clock.timed("model", model)
+    run_model = scoring.clock.timed("model", keeping(progress, model))
     while any(canvas.active for canvas in canvases):  # line 3: while N = |X_A| > 0
         batch = begin_pass(canvases, cache, model.device)  # X_A, and before it what line 11 committed last
         hidden = run_model(batch.tokens, batch.positions, batch.cu_seqlens, cache, batch.append)  # lines 4 and 12
@@ -86,11 +89,25 @@ def loop(
         yield progress
 
 
+def keeping(progress: Progress, model: Model) -> Callable[..., Tensor]:
+    """The model; if it raises, the error holds what was committed before."""
+
+    def run(*arguments: Any) -> Tensor:
+        try:
+            return model(*arguments)
+        except Exception as error:
+            what = f"the model raised {type(error).__name__} in step {progress.passes}: {error}"
+            raise DecodingError(f"{what}; nothing of this step was committed", progress) from error
+
+    return run
+
+
 def accept(step: Step, chosen: list[Chosen], progress: Progress) -> None:
-    """Commits what a scheduler chose; nothing of it if the model returned NaN."""
+    """Commits what a scheduler chose; nothing of it if the model returned NaN, or nothing but infinities."""
     if step.broken is not None:
-        where = f"sequence {step.broken}, step {progress.passes}"
-        raise DecodingError(f"the model returned NaN in {where}; nothing of this step was committed", progress)
+        number, what = step.broken
+        where = f"sequence {number}, step {progress.passes}"
+        raise DecodingError(f"the model returned {what} in {where}; nothing of this step was committed", progress)
     for canvas, (positions, tokens) in zip(step.canvases, chosen, strict=True):
         canvas.accept(positions, tokens, step.stops)
     for canvas in progress.canvases:

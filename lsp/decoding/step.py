@@ -93,6 +93,8 @@ class Step:
         The tokens that end a text; empty where they are tokens like any other.
     scored : int
         How many rows went through the LM head in this step so far.
+    broken : tuple or None
+        The first sequence whose logits cannot be used, by its place in the batch, and what they hold.
     """
 
     def __init__(self, hidden: Tensor, batch: Batch, scoring: Scoring) -> None:
@@ -103,7 +105,7 @@ class Step:
         begins = np.cumsum([0, *(canvas.pass_length for canvas in batch.canvases)])
         self._offsets = [int(begins[b]) - batch.canvases[b].pass_begin for b in self.numbers]
         self.scored = 0
-        self._broken: int | None = None  # the first sequence whose logits hold a NaN
+        self.broken: tuple[int, str] | None = None
 
     def stats(self, where: Sequence[np.ndarray]) -> list[Stats]:
         """Best token, margin and log-odds at these positions of each sequence."""
@@ -112,9 +114,8 @@ class Step:
             logits = self._noisy(self._scoring.logits(self._hidden, rows), where)
             found = token_stats(logits, vocabulary=self.vocabulary, workspace=self._scoring.workspace)
             tokens, margins, log_odds = to_host(found.tokens, found.margins, found.log_odds)
-        out = [Stats(tokens[a:b], margins[a:b], log_odds[a:b]) for a, b in pairwise(borders)]
-        self._note([np.isnan(stats.log_odds).any() for stats in out])
-        return out
+            self._inspect(logits, borders, np.isnan(log_odds), margins)
+        return [Stats(tokens[a:b], margins[a:b], log_odds[a:b]) for a, b in pairwise(borders)]
 
     def commit(self, rule: PrefixRule) -> list[Prefix]:
         """The rule on the masks of each sequence; only those that it looks at are scored."""
@@ -133,25 +134,27 @@ class Step:
                 workspace=self._scoring.workspace,
             )
             lengths, tokens, margins = to_host(found.lengths, found.tokens, found.margins)
-        self._note(lengths == 0)
+            self._inspect(logits, borders, np.isnan(margins), margins)
         spans = pairwise(borders)
         return [Prefix(int(n), tokens[a:b], margins[a:b]) for n, (a, b) in zip(lengths, spans, strict=True)]
 
-    @property
-    def broken(self) -> int | None:
-        """The number of the first sequence in which something that was scored is NaN."""
-        return None if self._broken is None else self.numbers[self._broken]
-
     @contextmanager
     def unnoticed(self) -> Iterator[None]:
-        """What is scored inside may hold NaN."""
-        broken = self._broken
+        """What is scored inside may be unusable."""
+        broken = self.broken
         yield
-        self._broken = broken
+        self.broken = broken
 
-    def _note(self, broken: Sequence[bool] | np.ndarray) -> None:
-        if self._broken is None and np.any(broken):
-            self._broken = int(np.argmax(broken))
+    def _inspect(self, logits: Tensor, borders: list[int], nan: np.ndarray, margins: np.ndarray) -> None:
+        """Notes the first sequence with a NaN, or with a row whose largest logits are all infinite."""
+        infinite = np.zeros_like(nan)
+        if (tied := np.flatnonzero(margins == 0)).size:  # rare, so that these rows can be read once more
+            again = token_stats(logits[torch.from_numpy(tied).to(logits.device)], vocabulary=self.vocabulary)
+            infinite[tied] = again.top1.isinf().cpu().numpy()
+        for what, rows in {"NaN": nan, "infinite logits": infinite}.items():
+            if self.broken is None and rows.any():
+                sequence = int(np.searchsorted(borders, np.argmax(rows), side="right")) - 1
+                self.broken = self.numbers[sequence], what
 
     def _rows(self, where: Sequence[np.ndarray]) -> tuple[Tensor, list[int]]:
         """Rows of the packed pass, and their borders by sequence."""

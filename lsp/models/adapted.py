@@ -104,6 +104,7 @@ class Adapted:
         return logits
 
     head = deprecated_head
+    cached = False  # a cache holds tokens, and every pass computes whole sequences
 
     def new_cache(self, batch: int, capacity: int) -> TokenCache:
         """Room for the frozen tokens of this many sequences."""

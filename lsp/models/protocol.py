@@ -33,6 +33,8 @@ class Config(Protocol):
 class Model(Protocol):
     """A pass is ``hidden = model(tokens, positions, cu_seqlens, cache, append)``; `lm_head` makes logits of some rows.
 
+    `cached` says whether the frozen prefix stays out of the computation; if not, a pass costs whole sequences.
+
     `new_cache` gives what `cache` must be. The loop keeps the frozen prefix out of the tokens it passes, and for a
     shifted model keeps the last committed token in the pass, since its row predicts the first mask.
     """
@@ -51,4 +53,6 @@ class Model(Protocol):
     ) -> Tensor: ...
     @property
     def lm_head(self) -> LmHead: ...
+    @property
+    def cached(self) -> bool: ...
     def new_cache(self, batch: int, capacity: int) -> PrefixCache: ...

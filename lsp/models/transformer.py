@@ -146,6 +146,7 @@ class Transformer(nn.Module):
         return out
 
     head = deprecated_head
+    cached = True
 
     def new_cache(self, batch: int, capacity: int) -> PrefixCache:
         """An empty cache for this many sequences whose frozen prefixes have up to `capacity` tokens."""

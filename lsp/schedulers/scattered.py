@@ -108,7 +108,10 @@ class Threshold(Confident):
 
 @dataclass(frozen=True)
 class Factor(Confident):
-    """The n most confident, as long as the n-th has a confidence of at least 1 - f / (n + 1) (Fast-dLLM)."""
+    """The n most confident, as long as the n-th has a confidence of at least 1 - f / (n + 1), and at least one.
+
+    As Fast-dLLM's own code does, all masks are taken when only the last one misses its bound.
+    """
 
     key: ClassVar[str] = "factor"
     f: float = 1.0
@@ -119,7 +122,9 @@ class Factor(Confident):
 
     def count(self, confidence: np.ndarray) -> int:
         enough = confidence >= 1 - self.f / (np.arange(len(confidence)) + 2)
-        return max(1, int(np.cumprod(enough).sum()))
+        enough[0] = True
+        n = int(np.cumprod(enough).sum())
+        return len(confidence) if n >= len(confidence) - 1 else n
 
     @property
     def name(self) -> str:
@@ -129,6 +134,8 @@ class Factor(Confident):
         n = len(seen.chosen)
         if n == 1:
             return "The best mask is taken."
+        if n == len(seen.masks):
+            return "All masks are taken: none, or only the last, misses the confidence that is asked for its rank."
         return (
             f"The best {n} masks are taken: the last of them has a confidence of at least {1 - self.f / (n + 1):.3g}."
         )

@@ -37,6 +37,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self.config, self.device, self.lm_head = self.inner.config, self.inner.device, self.inner.lm_head
+        self.cached = self.inner.cached
 
     def new_cache(self, batch: int, capacity: int) -> PrefixCache:
         self.cache = self.inner.new_cache(batch, capacity)

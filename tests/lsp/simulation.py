@@ -156,8 +156,8 @@ def by_threshold(scheduler: object, rows: dict[int, oracle.Row], ranked: list[in
         taken += [p for p in ranked[1:] if reaches(confidence(rows[p]), scheduler.p)]
     elif isinstance(scheduler, schedulers.Factor):
         for n, p in enumerate(ranked[1:], start=2):
-            if not reaches(confidence(rows[p]), 1 - scheduler.f / (n + 1)):
-                break
+            if not reaches(confidence(rows[p]), 1 - scheduler.f / (n + 1)) and n < len(ranked):
+                break  # the last one is taken whenever it is reached
             taken.append(p)
     else:
         raise NotImplementedError(scheduler)

@@ -92,7 +92,7 @@ def test_commits_windows_and_cache_slots_are_those_of_the_simulation(name: str, 
         assert canvas.run.tolist() == wanted.tokens
         assert commits(canvas) == [len(step.chosen) for step in wanted.passes]
         assert canvas.passes == len(wanted.passes)
-        assert canvas.positions == sum(step.end - step.start for step in wanted.passes)
+        assert canvas.positions == sum(step.end for step in wanted.passes)  # the scripted model sees whole sequences
 
 
 def first_commit(scheduler: object, rows: np.ndarray) -> list[int]:
@@ -167,3 +167,22 @@ def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> 
 def test_every_name_is_a_scheduler() -> None:
     assert {type(scheduler_of(name)) for name in NAMES} == {type(s) for s in SCHEDULERS.values()}
     assert scheduler_of(None) == lsp.LongestStablePrefix()
+
+
+def dynamic_transfer(confidence: np.ndarray, factor: float) -> int:
+    """How many tokens Fast-dLLM's `get_transfer_index_dynamic` takes: its arithmetic in other words."""
+    bounds = [-1.0, *(1 - factor / (n + 1) for n in range(2, len(confidence) + 1))]
+    ranked = sorted(confidence.tolist(), reverse=True)
+    stop = next((i for i, (c, bound) in enumerate(zip(ranked, bounds, strict=True)) if c < bound), len(ranked) - 1)
+    return stop + 1 if stop in (0, len(ranked) - 1) else stop
+
+
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=12), st.sampled_from([0.1, 0.5, 0.75, 1.0, 2.0, 4.0]))
+def test_a_factor_takes_as_many_as_fast_dllm(confidence: list[float], factor: float) -> None:
+    ranked = np.array(sorted(confidence, reverse=True))
+    assert lsp.Factor(factor).count(ranked) == dynamic_transfer(ranked, factor)
+
+
+def test_a_factor_takes_all_when_only_the_last_misses_its_bound() -> None:
+    assert lsp.Factor(1.0).count(np.array([0.999, 0.1])) == 2
+    assert lsp.Factor(1.0).count(np.array([0.999, 0.1, 0.1])) == 1
