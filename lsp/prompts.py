@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lsp.models import Transformer, load_tokenizer
@@ -16,6 +16,14 @@ def as_batch(prompts: Any) -> list[Any]:
     """Prompts as a list of prompts; a single one may come alone. Arrays of ids are lists of ids."""
     if isinstance(prompts, str):
         return [prompts]
+    if isinstance(prompts, Mapping):
+        raise TypeError(
+            "Invalid prompts: expected a chat as a list of messages, got a single message; put it in a list"
+        )
+    if isinstance(prompts, bytes | bytearray):
+        raise TypeError("Invalid prompts: expected a text, token ids or a chat, got bytes; decode them first")
+    if not isinstance(prompts, Iterable):
+        raise TypeError(f"Invalid prompts: expected texts, lists of token ids or chats, got {prompts!r}")
     prompts = [prompt.tolist() if hasattr(prompt, "tolist") else prompt for prompt in prompts]
     one = bool(prompts) and (isinstance(prompts[0], dict) or hasattr(prompts[0], "__index__"))
     return [prompts] if one else prompts
@@ -23,6 +31,9 @@ def as_batch(prompts: Any) -> list[Any]:
 
 def encode(prompt: Any, tokenizer: Any) -> list[int]:
     """The ids of a prompt. A chat goes through the tokenizer's template."""
+    if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Sequence):
+        expected = "a text, token ids or a chat as a list of messages"
+        raise TypeError(f"Invalid prompts: expected {expected}, got a {type(prompt).__name__}")
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], dict)):
         if tokenizer is None:
             raise ValueError("Invalid prompts: expected token ids without a tokenizer, got text; pass tokenizer=")

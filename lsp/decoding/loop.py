@@ -90,12 +90,14 @@ def loop(
 
 
 def keeping(progress: Progress, model: Model) -> Callable[..., Tensor]:
-    """The model; if it raises, the error holds what was committed before."""
+    """The model. If it raises after something was committed, the error holds that; before, there is nothing to keep."""
 
     def run(*arguments: Any) -> Tensor:
         try:
             return model(*arguments)
         except Exception as error:
+            if progress.passes == 0:
+                raise
             what = f"the model raised {type(error).__name__} in step {progress.passes}: {error}"
             raise DecodingError(f"{what}; nothing of this step was committed", progress) from error
 

@@ -1,12 +1,14 @@
 """Any model that maps token ids to logits, in the protocol of the decoding loop. Uncached.
 
 A pass gives the model one whole sequence after the other, so there is no padding and nothing is approximated: what a
-cache would hold as K/V is held as tokens and computed anew.
+cache would hold as K/V is held as tokens and computed anew. The cost is counted accordingly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,6 +21,19 @@ from lsp.models.protocol import Model
 from lsp.models.transformer import check_pass
 from lsp_kernels import PrefixCache
 from lsp_kernels.errors import check_attention_lengths, check_index
+
+POSITION_TABLES = ("position_embeddings", "embed_positions")
+UNCACHED = (
+    "an adapted model is uncached: every pass computes whole sequences, and positions count them; "
+    "lsp.load decodes LLaDA and Dream checkpoints on the prefix cache"
+)
+
+
+class UncachedWarning(UserWarning):
+    """A model decodes without a cache. Shown once."""
+
+
+warnings.simplefilter("once", UncachedWarning)
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,9 @@ class Adapted:
     def __init__(self, forward: Callable[[Tensor], Any], config: AdaptedConfig, device: torch.device) -> None:
         self.run, self.config, self.device = forward, config, device
 
+    def __repr__(self) -> str:
+        return f"Adapted({type(self.run).__name__}, {self.config}, uncached)"
+
     @torch.no_grad()
     def __call__(
         self,
@@ -93,7 +111,8 @@ class Adapted:
         return torch.cat(parts) if parts else torch.zeros(0, self.config.vocab_size, device=self.device)
 
     def _logits(self, sequence: Tensor) -> Tensor:
-        out = logits_of(self.run(sequence[None]))
+        with in_eval_mode(self.run):
+            out = logits_of(self.run(sequence[None]))
         expected = [1, len(sequence), self.config.vocab_size]
         if list(out.shape) != expected:
             raise ValueError(f"Invalid logits of the model: expected {expected}, got {list(out.shape)}")
@@ -121,16 +140,19 @@ def adapt(
     shifted: bool = False,
     device: torch.device | str | None = None,
 ) -> Model:
-    """Makes any ``forward(input_ids) -> logits`` model decode.
+    """Makes any ``forward(input_ids) -> logits`` model decode. Uncached: every pass computes whole sequences.
 
     Parameters
     ----------
     model : Module or callable
         From ids int64 [1, L] to logits [1, L, V], which may also come in a Hugging Face output, a mapping or a tuple. A
-        model of this package, or of its protocol, is returned as it is, cache and all.
+        module in training mode runs in evaluation mode, without dropout, and is left as it was. A model of this
+        package, or of its protocol, is returned as it is, cache and all.
     vocab_size, mask_id, stop_ids, max_length : optional
-        By default what ``model.config`` says, if there is one: ``vocab_size``, ``mask_token_id``, ``eos_token_id`` and
-        ``max_position_embeddings`` or ``max_sequence_length``. The size of the vocabulary is needed.
+        By default what the model says: the columns of its output embedding or ``config.vocab_size``;
+        ``config.mask_token_id``; ``config.eos_token_id``; ``config.max_position_embeddings`` or
+        ``max_sequence_length``, less the rows of its position table that cannot be used. The size of the vocabulary is
+        needed.
     shifted : bool
         Whether position p is predicted by row p - 1, as in Dream.
     device : optional
@@ -151,7 +173,7 @@ def adapt(
     if not callable(model):
         raise TypeError(f"Invalid model: expected a module or a function, got a {type(model).__name__}")
     config = getattr(model, "config", None)
-    size = _first(vocab_size, config, "vocab_size")
+    size = vocab_size if vocab_size is not None else _columns(model) or _first(None, config, "vocab_size")
     if size is None:
         raise ValueError("Invalid vocab_size: expected a number, as the model has no config that names it, got None")
     ends = _first(None if stop_ids is None else tuple(stop_ids), config, "eos_token_id")
@@ -159,13 +181,45 @@ def adapt(
         vocab_size=size,
         mask_id=_first(mask_id, config, "mask_token_id"),
         stop_ids=() if ends is None else tuple(ends) if isinstance(ends, list | tuple) else (ends,),
-        max_length=_first(max_length, config, "max_position_embeddings", "max_sequence_length"),
+        max_length=max_length if max_length is not None else _longest(model, config),
         shifted=shifted,
     )
     if device is None:
         weights = model.parameters() if isinstance(model, nn.Module) else iter(())
         device = next((weight.device for weight in weights), torch.device("cpu"))
+    warnings.warn(UNCACHED, UncachedWarning, stacklevel=2)
     return Adapted(model, found, torch.empty(0, device=device).device)  # with its index, as tensors there have it
+
+
+@contextmanager
+def in_eval_mode(model: Any) -> Iterator[None]:
+    """Runs a module without dropout, and leaves every part of it in the mode it was in."""
+    training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _columns(model: Any) -> int | None:
+    """How many logits a Hugging Face model returns for a position: its table may be larger than its vocabulary."""
+    find = getattr(model, "get_output_embeddings", None)
+    weight = getattr(find() if callable(find) else None, "weight", None)
+    return len(weight) if isinstance(weight, Tensor) and weight.dim() == 2 else None
+
+
+def _longest(model: Any, config: Any) -> int | None:
+    """The longest sequence that a model takes. Roberta and others begin their table of positions after an offset."""
+    limits = [_first(None, config, "max_position_embeddings", "max_sequence_length")]
+    for name, part in model.named_modules() if isinstance(model, nn.Module) else ():
+        if name.endswith(POSITION_TABLES) and isinstance(part, nn.Embedding):
+            offset = getattr(part, "offset", None) or (0 if part.padding_idx is None else part.padding_idx + 1)
+            limits.append(part.num_embeddings - offset)
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known else None
 
 
 def logits_of(output: Any) -> Tensor:

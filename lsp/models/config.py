@@ -8,30 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from lsp_kernels.errors import as_integer
 
-SIZES = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "mlp_size", "max_length")
-# Keys of any public config that change the mathematics, and the values that leave it as it is.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "alibi": (False, None),
-    "attention_layer_norm": (False, None),
-    "qk_norm": (False, None),
-    "use_qk_norm": (False, None),
-    "qk_layernorm": (False, None),
-    "use_sliding_window": (False, None),
-    "num_experts": (0, None),
-    "num_local_experts": (0, None),
-    "n_routed_experts": (0, None),
-    "num_experts_per_tok": (0, None),
-    "moe_intermediate_size": (0, None),
-    "partial_rotary_factor": (1, None),
-    "logit_scale": (1, None),
-    "final_logit_softcapping": (None,),
-    "attn_logit_softcapping": (None,),
-    "quantization_config": (None,),
+SIZES = {
+    "vocab_size": 2**24,
+    "d_model": 2**20,
+    "n_layers": 2**10,
+    "n_heads": 2**12,
+    "n_kv_heads": 2**12,
+    "head_dim": 2**8,
+    "mlp_size": 2**22,
+    "max_length": 2**31 - 1,
 }
+"""The largest value of each that is believed: a damaged config must not fill the memory before it is noticed."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,7 @@ class ModelConfig:
     mask_id : int or None
         The id of a masked position, where the config names it.
     stop_ids : tuple of int
-        The ids that end a text, as far as the config names them; `lsp.delimiters.stop_ids` adds the tokenizer's.
+        The ids that end a text, as far as the config names them; `lsp.tokens.stop_ids` adds the tokenizer's.
     qkv_bias, tied : bool
         Whether the projections to Q, K and V have biases, and whether the LM head is the embedding.
     shifted : bool
@@ -79,8 +70,13 @@ class ModelConfig:
     public: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in SIZES:
-            as_integer(name, getattr(self, name), 1)
+        for name, most in SIZES.items():
+            if as_integer(name, getattr(self, name), 1) > most:
+                raise ValueError(f"Invalid {name}: expected at most {most}, got {getattr(self, name)}")
+        if not 1 <= self.rope_theta < 1e12:
+            raise ValueError(f"Invalid rope_theta: expected a number from 1 to 1e12, got {self.rope_theta}")
+        if not 0 < self.norm_eps < 1:
+            raise ValueError(f"Invalid norm_eps: expected a number between 0 and 1, got {self.norm_eps}")
         if self.n_heads % self.n_kv_heads:
             raise ValueError(
                 f"Invalid n_kv_heads: expected a divisor of n_heads = {self.n_heads}, got {self.n_kv_heads}"
@@ -124,69 +120,3 @@ class Family:
             return self.tensors[parameter]
         layer, _, name = rest.partition(".")
         return tuple(public.format(i=layer) for public in self.tensors[f"blocks.{{i}}.{name}"])
-
-
-class Keys:
-    """Reads a public config and says which key is wrong."""
-
-    def __init__(self, public: Mapping[str, Any]) -> None:
-        self.public = public
-        for key, harmless in UNSUPPORTED.items():
-            self.only(key, *harmless, absent=harmless[0])
-        if public.get("sliding_window") is not None and public.get("use_sliding_window") is None:
-            self.fail("sliding_window", "None", kind="Unsupported")
-        if set(public.get("layer_types") or ()) - {"full_attention"}:
-            self.fail("layer_types", "'full_attention' in every layer", kind="Unsupported")
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.public.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            self.fail(key, "an integer")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.fail(key, "an integer of at least 1")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.public.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            self.fail(key, "a number above 0")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.public.get(key, default)
-        if not isinstance(value, bool):
-            self.fail(key, "true or false")
-        return value
-
-    def token(self, key: str) -> int | None:
-        ids = self.tokens(key)
-        return ids[0] if ids else None
-
-    def tokens(self, key: str) -> tuple[int, ...]:
-        """One id, several, or none."""
-        value = self.public.get(key)
-        ids = () if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
-        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-            self.fail(key, "token ids")
-        return ids
-
-    def only(self, key: str, *supported: Any, absent: Any) -> None:
-        """Refuses values under which the mathematics would be another."""
-        if self.public.get(key, absent) not in supported:
-            self.fail(key, " or ".join(map(repr, supported)), kind="Unsupported")
-
-    def rope_theta(self, default: float) -> float:
-        """Transformers 5 writes ``rope_parameters`` where others write ``rope_theta`` and ``rope_scaling``."""
-        theta = None
-        for key in ("rope_scaling", "rope_parameters"):
-            given = self.public.get(key) or {}
-            if given.get("rope_type", given.get("type", "default")) != "default":
-                self.fail(key, "None or the rope_type 'default'", kind="Unsupported")
-            theta = given.get("rope_theta", theta)
-        return self.number("rope_theta", default) if theta is None else float(theta)
-
-    def fail(self, key: str, expected: str, kind: str = "Invalid") -> NoReturn:
-        got = repr(self.public[key]) if key in self.public else "none"
-        raise ValueError(f"{kind} config key {key}: expected {expected}, got {got}")

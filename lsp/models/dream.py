@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsp.models.config import Family, Keys, ModelConfig
+from lsp.models.config import Family, ModelConfig
+from lsp.models.keys import Keys
 
 LAYER = "model.layers.{i}."
 ATTENTION = LAYER + "self_attn."
@@ -29,7 +30,7 @@ def read(public: Mapping[str, Any]) -> ModelConfig:
     d_model, n_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     if d_model % n_heads:
         keys.fail("hidden_size", f"a multiple of num_attention_heads = {n_heads}")
-    return ModelConfig(
+    config = ModelConfig(
         vocab_size=keys.integer("vocab_size"),
         d_model=d_model,
         n_layers=keys.integer("num_hidden_layers"),
@@ -48,6 +49,8 @@ def read(public: Mapping[str, Any]) -> ModelConfig:
         family="Dream",
         public=public,
     )
+    keys.close()
+    return config
 
 
 DREAM = Family("Dream", read, TENSORS)

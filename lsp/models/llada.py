@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lsp.models.config import Family, Keys, ModelConfig
+from lsp.models.config import Family, ModelConfig
+from lsp.models.keys import Keys
 
+HARMLESS = (
+    "alibi_bias_max",
+    "attention_layer_norm_with_affine",
+    "block_group_size",
+    "flash_attention",
+    "init_cutoff_factor",
+    "init_device",
+    "init_fn",
+    "init_std",
+    "precision",
+    "tie_word_embeddings",  # the public class goes by weight_tying
+    "train_max_sequence_length",
+)
 LAYER = "model.transformer.blocks.{i}."
 TENSORS = {
     "embedding.weight": ("model.transformer.wte.weight",),
@@ -23,19 +37,20 @@ TENSORS = {
 
 
 def read(public: Mapping[str, Any]) -> ModelConfig:
-    keys = Keys(public)
-    keys.only("block_type", "llama", absent="llama")
-    keys.only("activation_type", "silu", absent="silu")
-    keys.only("layer_norm_type", "rms", absent="rms")
+    keys = Keys(public, *HARMLESS)
+    keys.only("block_type", "llama", absent="sequential")  # an absent key is what the public class makes of it
+    keys.only("activation_type", "silu", absent="swiglu")
+    keys.only("layer_norm_type", "rms", absent="default")
     keys.only("layer_norm_with_affine", True, absent=True)
-    keys.only("rope", True, absent=True)
+    keys.only("rope", True, absent=False)
     keys.only("rope_full_precision", True, absent=True)
     for key in ("include_bias", "bias_for_layer_norm", "input_emb_norm", "scale_logits"):
         keys.only(key, False, None, absent=False)
     d_model, n_heads = keys.integer("d_model"), keys.integer("n_heads")
     if d_model % n_heads:
         keys.fail("d_model", f"a multiple of n_heads = {n_heads}")
-    return ModelConfig(
+    keys.only("multi_query_attention", True, False, None, absent=None)
+    config = ModelConfig(
         vocab_size=keys.integer("embedding_size", keys.integer("vocab_size")),
         d_model=d_model,
         n_layers=keys.integer("n_layers"),
@@ -53,6 +68,8 @@ def read(public: Mapping[str, Any]) -> ModelConfig:
         family="llada",
         public=public,
     )
+    keys.close()
+    return config
 
 
 LLADA = Family("llada", read, TENSORS)

@@ -49,7 +49,7 @@ def test_weights_arrive_in_the_dtype_asked_for(case: Case, tmp_path: Path, store
         {"rope_scaling": {"rope_type": "default"}},
         {"sliding_window": 131072},
         {"layer_types": ["full_attention"] * 2},
-        {"num_experts": None, "alibi": False, "some_new_key": 3},
+        {"num_experts": None, "alibi": False, "is_causal": False, "use_mrope": False, "clip_qkv": None},
     ],
 )
 def test_keys_that_change_nothing_are_accepted(change: dict, tmp_path: Path) -> None:
@@ -142,7 +142,24 @@ BEFORE = {
     "gelu": (set_key("activation_type", "gelu"), "Unsupported config key activation_type: expected 'silu', got 'gelu'"),
     "layer norm": (set_key("layer_norm_type", "default"), "Unsupported config key layer_norm_type"),
     "other family": (set_key("model_type", "llada_moe"), r"model_type: expected .*'Dream', 'llada'.* got 'llada_moe'"),
-    "no size": (lambda c, _: c.config.pop("d_model"), "Invalid config key d_model: expected an integer, got none"),
+    "no size": (lambda c, _: c.config.pop("d_model"), "Invalid config key d_model: expected an integer .*, got none"),
+    "no norm type": (lambda c, _: c.config.pop("layer_norm_type"), "Unsupported config key layer_norm_type.*got none"),
+    "no activation": (lambda c, _: c.config.pop("activation_type"), "Unsupported config key activation_type.*got none"),
+    "clipped": (set_key("clip_qkv", 8.0), "Unsupported config key clip_qkv: expected None, got 8.0"),
+    "mrope": (set_key("use_mrope", True), "Unsupported config key use_mrope"),
+    "logits scaling": (set_key("logits_scaling", 8.0), "Unsupported config key logits_scaling"),
+    "multiplied embedding": (set_key("embedding_multiplier", 12.0), "Unsupported config key embedding_multiplier"),
+    "multiplied residual": (set_key("residual_multiplier", 0.2), "Unsupported config key residual_multiplier"),
+    "multiplied attention": (set_key("attention_multiplier", 0.1), "Unsupported config key attention_multiplier"),
+    "causal": (set_key("is_causal", True), "Unsupported config key is_causal"),
+    "rope factor": (set_key("rope_scaling", {"factor": 4}), "Unsupported config key rope_scaling.*'factor': 4"),
+    "unknown key": (set_key("some_new_key", 3), "Unsupported config key some_new_key: expected no such key.*got 3"),
+    "no theta": (set_key("rope_theta", 0), "Invalid config key rope_theta: expected a finite number above 0, got 0"),
+    "small theta": (set_key("rope_theta", 0.5), "Invalid rope_theta: expected a number from 1 to 1e12, got 0.5"),
+    "text theta": (set_key("rope_parameters", {"rope_theta": "1"}), "Invalid config key rope_parameters"),
+    "infinite eps": (set_key("rms_norm_eps", float("inf")), "Invalid config key rms_norm_eps"),
+    "absurd layers": (set_key("n_layers", 10**9), "Invalid n_layers: expected at most 1024, got 1000000000"),
+    "absurd vocabulary": (set_key("embedding_size", 2**40), "Invalid vocab_size"),
     "bad size": (set_key("n_heads", "2"), "Invalid config key n_heads: expected an integer of at least 1, got '2'"),
     "odd heads": (set_key("n_heads", 3), "Invalid config key d_model: expected a multiple of n_heads = 3, got 64"),
     "bad groups": (set_key("n_kv_heads", 3), "Invalid n_kv_heads: expected a divisor of n_heads = 2, got 3"),
@@ -275,8 +292,10 @@ import sys
 for name in ("transformers", "safetensors", "tokenizers", "huggingface_hub"):
     sys.modules[name] = None
 import torch, lsp
-from lsp.models.llada import read
-config = read(dict(d_model=64, n_heads=2, n_layers=1, mlp_hidden_size=64, vocab_size=50))
+config = lsp.models.ModelConfig(
+    vocab_size=50, d_model=64, n_layers=1, n_heads=2, n_kv_heads=2, head_dim=32, mlp_size=64, max_length=64,
+    rope_theta=1e4, norm_eps=1e-5,
+)
 model = lsp.models.Transformer(config)
 hidden = model(torch.arange(4), torch.arange(4), torch.tensor([0, 4], dtype=torch.int32))
 assert model.lm_head(hidden).shape == (4, model.config.vocab_size)
