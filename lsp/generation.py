@@ -214,7 +214,8 @@ class Run:
     def _feed(self) -> None:
         import torch
 
-        tokens = self.state.canvases[0].run
+        writer = self.writers[0]
+        tokens = writer.canvas.run[: writer.final_tokens]
         if len(tokens) > self._fed:
             self._streamer.put(torch.from_numpy(tokens[self._fed :].copy()))
             self._fed = len(tokens)

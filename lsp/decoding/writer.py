@@ -19,6 +19,8 @@ class Writer:
         What is final so far.
     stopped : bool
         Whether a stop string has ended it.
+    final_tokens : int
+        How many tokens lie wholly within `text`: with stop strings, those that can no longer become part of one.
     """
 
     def __init__(self, canvas: Canvas, tokenizer: Any, stops: Sequence[str]) -> None:
@@ -26,7 +28,7 @@ class Writer:
             raise ValueError(f"Invalid stop: expected texts that are not empty, got {list(stops)!r}")
         self.canvas, self.tokenizer, self.stops = canvas, tokenizer, stops
         self.text, self.stopped = "", False
-        self._shown = self._seen = 0
+        self._shown = self._seen = self._final = 0
 
     def update(self) -> None:
         """Reads what the last pass has committed."""
@@ -42,6 +44,14 @@ class Writer:
             self.text = text[: len(text) - self._may_become_a_stop(text)]
         else:
             self.text = text
+
+    @property
+    def final_tokens(self) -> int:
+        if not self.stops:
+            return len(self.canvas.run)
+        final = (n for n in range(self._seen, self._final, -1) if self.text.startswith(self._decode(n)))
+        self._final = next(final, self._final)
+        return self._final
 
     def piece(self) -> str:
         """What has become final since the last call."""

@@ -126,11 +126,15 @@ class PrefixParallelDecoder(ParallelDecoder):
         vocabulary: Vocabulary | None = None,
     ) -> None:
         super().__init__(temperature, remasking, mask_id, eos_id)
+        self.threshold = 0.0  # some runners read it, and give `decode` one for each pass; the rule has none
         self.prefix = MaskedPrefix(mask_id, rule, vocabulary, stops=(eos_id,), fill=eos_id)
 
-    def decode(self, logits: Tensor, block_start: int, block_end: int, x: Any, iter_threshold: None = None) -> None:
-        """Writes the prefix into ``x[:, block_start:block_end]``; `logits` [B, block, V] are those of the block."""
-        if iter_threshold is not None:
-            raise ValueError(f"Invalid iter_threshold: expected None, as the rule has none, got {iter_threshold!r}")
+    def decode(
+        self, logits: Tensor, block_start: int, block_end: int, x: Any, iter_threshold: float | None = None
+    ) -> None:
+        """Writes the prefix into ``x[:, block_start:block_end]``; `logits` [B, block, V] are those of the block.
+
+        `iter_threshold` plays no part.
+        """
         ids = self.block(logits, block_start, block_end, x)
         x[:, block_start:block_end] = self.prefix(logits, ids)

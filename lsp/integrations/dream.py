@@ -2,7 +2,7 @@
 
 Dream calls the tokens hook with step None before the first pass. In each step it runs the model, shifts the logits so
 that row p predicts position p, calls the logits hook, writes tokens of its own choice, and calls the tokens hook, whose
-result is what the next pass sees. Here the logits hook commits, and gives Dream two columns of zeros to choose from, so
+result is what the next pass sees. Here the logits hook commits, and gives Dream two columns to choose from, so
 that its softmax over the vocabulary costs nothing; the tokens hook drops Dream's choice.
 """
 
@@ -18,6 +18,7 @@ from lsp_kernels.errors import as_integer
 
 __all__ = ["Finished", "generation_hooks"]
 
+SURE = 30.0  # the logit of the one token that Dream may choose: a probability of 1, which reaches any threshold
 TokensHook = Callable[[int | None, Tensor, Tensor | None], Tensor]
 LogitsHook = Callable[[int, Tensor, Tensor], Tensor]
 
@@ -51,7 +52,8 @@ def generation_hooks(
     Parameters
     ----------
     steps : int
-        As given to `diffusion_generate`. The last step commits all that is left, as Dream does.
+        As given to `diffusion_generate`. The last step commits all that is left, as Dream does, and so do steps that
+        Fast-dLLM's ``alg="confidence_threshold"`` adds after it.
     mask_id : int
     rule : PrefixRule, optional
         By default `PrefixRule.guarded`.
@@ -76,11 +78,10 @@ def generation_hooks(
     committed: dict[int, Tensor] = {}  # the ids after the step that is under way
 
     def generation_logits_hook_func(step: int, x: Tensor, logits: Tensor) -> Tensor:
-        if as_integer("step", step, 0) > last:
-            raise ValueError(f"Invalid step: expected 0 to {last}, as steps = {steps}, got {step}")
         committed.clear()
-        committed[step] = commit(logits, x, everything=step == last)
-        return logits.new_zeros(1, 1, 2).expand(*x.shape, 2)
+        # Fast-dLLM's alg="confidence_threshold" may add steps of its own: from the last one on everything is committed.
+        committed[step] = commit(logits, x, everything=as_integer("step", step, 0) >= last)
+        return logits.new_tensor([SURE, 0.0]).expand(*x.shape, 2)
 
     def generation_tokens_hook_func(step: int | None, x: Tensor, logits: Tensor | None) -> Tensor:
         if step is None:

@@ -36,7 +36,7 @@ def generate(
     scheduler: Scheduler | str | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> Tensor:
-    """Continues prompts of one length by `gen_length` tokens.
+    """Continues prompts by `gen_length` tokens.
 
     Parameters
     ----------
@@ -44,8 +44,9 @@ def generate(
         From ids [1, L] to logits [1, L, V], in an output with ``.logits``: any model that `lsp.adapt` takes. One of
         `lsp.load` decodes on its cache.
     prompt : Tensor, integers [B, P]
+        Prompts of one length, or padded on the left.
     attention_mask : Tensor [B, P], optional
-        Without padding, so all ones. For prompts of several lengths use `lsp.generate`.
+        0 on the padding, which is decoded without and is in the result as it came.
     steps : int
         Plays no part: a pass commits as much as is stable, so their number is not known before.
     gen_length, block_length : int
@@ -85,13 +86,22 @@ def generate(
     chosen = LongestStablePrefix(rule, islands=None) if scheduler is None else scheduler_of(scheduler)
     options = Options(block_length=block_length, temperature=temperature)
     seeds = torch.randint(2**31, (len(prompt),)).tolist() if temperature else None
-    passes = decode(runner, prompt.tolist(), gen_length, chosen, known, options, seeds)
+    passes = decode(runner, _unpadded(prompt, attention_mask), gen_length, chosen, known, options, seeds)
     (last,) = deque(passes, maxlen=1)
     out = torch.empty(len(prompt), prompt.size(1) + gen_length, dtype=torch.int64)
     for row, canvas in zip(out, last.canvases, strict=True):
         canvas.tokens[canvas.end :] = canvas.tokens[canvas.end - 1]  # the stop, if there is anything after it
-        row.copy_(torch.from_numpy(canvas.tokens))
+        row[prompt.size(1) :] = torch.from_numpy(canvas.tokens[canvas.prompt :])
+    out[:, : prompt.size(1)] = prompt
     return out.to(runner.device)
+
+
+def _unpadded(prompt: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
+    """The prompts without their padding."""
+    if attention_mask is None:
+        return prompt.tolist()
+    real = attention_mask.bool()
+    return [row[kept].tolist() for row, kept in zip(prompt, real, strict=True)]
 
 
 def _refuse(
@@ -112,9 +122,11 @@ def _refuse(
         check_tensor("attention_mask", attention_mask)
         if attention_mask.shape != prompt.shape:
             fail_shape("attention_mask", f"{list(prompt.shape)} as the prompt", attention_mask)
-        if not bool(attention_mask.all()):
+        real = attention_mask.bool()
+        if not bool((real[:, 1:] >= real[:, :-1]).all()):
             raise ValueError(
-                "Invalid attention_mask: expected no padding, got zeros; lsp.generate takes prompts of any lengths"
+                "Invalid attention_mask: expected padding on the left only, got zeros after ones; "
+                "lsp.generate takes prompts of any lengths without padding"
             )
     as_integer("gen_length", gen_length, 1)
     if gen_length % as_integer("block_length", block_length, 1):

@@ -100,7 +100,7 @@ def load_folder(
 def read_config(public: Mapping[str, Any]) -> ModelConfig:
     """What a public config.json says, or an error that names the key."""
     kind = public.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"Unsupported config key model_type: expected one of {sorted(FAMILIES)}, got {kind!r}")
     return FAMILIES[kind].read(public)
 

@@ -206,6 +206,21 @@ def test_a_streamer_of_transformers_prints_the_text(
     assert capsys.readouterr().out == text + "\n"
 
 
+def test_a_streamer_of_transformers_gets_nothing_past_a_stop_string(
+    tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text, stop, scheduler in (
+        ("one; two; three", ";", lsp.FixedPrefix(40)),
+        ("one; two; three", "; t", lsp.FixedPrefix(1)),
+        ("one; two; three", "x", lsp.FixedPrefix(3)),
+        ("Grüße; ünd", "ü", lsp.FixedPrefix(1)),
+    ):
+        streamer = transformers.TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        given = {"scheduler": scheduler, "streamer": streamer, "stop": stop}
+        out = generate(writes(tokenizer, text), tokenizer, **given)
+        assert capsys.readouterr().out == f"{out.text}\n" == f"{text.partition(stop)[0]}\n"
+
+
 def test_a_streamer_is_given_the_prompt_first_and_the_end_last(tokenizer) -> None:
     class Streamer:
         def __init__(self) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import lsp
 from lsp.integrations.dinfer import PrefixParallelDecoder, ThresholdParallelDecoder
 from lsp.integrations.dream import Finished, generation_hooks
-from lsp.integrations.fast_dllm import get_transfer_index
+from lsp.integrations.fast_dllm import get_transfer_index, get_transfer_index_dynamic
 from lsp.integrations.llada import generate
 from lsp_kernels import PrefixRule, Vocabulary
 from tests import oracle
@@ -181,7 +181,9 @@ def test_what_a_step_cannot_do_is_refused() -> None:
     nan = logits.clone()
     nan[1, 7, 3] = torch.nan
     for name, value, message in [
-        *REFUSED.values(),
+        ("temperature", -1.0, "Invalid temperature: expected a finite number >= 0, got -1.0"),
+        ("temperature", "hot", "Invalid temperature: expected a number, got 'hot'"),
+        ("remasking", "best", "Invalid remasking: expected 'low_confidence' or 'random', got 'best'"),
         ("logits", logits[0], r"Invalid shape of logits: expected \[B, L, V\], got \[10, 60\]"),
         (
             "logits",
@@ -197,13 +199,60 @@ def test_what_a_step_cannot_do_is_refused() -> None:
         ("num_transfer_tokens", torch.tensor([1]), r"Invalid shape of num_transfer_tokens: expected \[2\] or \[2, 1\]"),
         ("num_transfer_tokens", torch.tensor([1.0, 1]), "Invalid dtype of num_transfer_tokens: expected integers"),
         ("num_transfer_tokens", [1, 11], r"Invalid num_transfer_tokens\[1\]: expected 0 to 10, got 11"),
-        ("threshold", "0.9", "Invalid threshold: expected a number or None, got '0.9'"),
+        ("threshold", "0.9", "Invalid threshold: expected a number, got '0.9'"),
+        ("threshold", torch.ones(2), r"Invalid threshold: expected a number, got tensor"),
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
             get_transfer_index(**{**given, name: value})
     nan[1, 7, 3], nan[1, 2, 3] = 0.0, torch.nan  # a row that nobody looks at
     column = given | {"logits": nan, "num_transfer_tokens": torch.tensor([[1], [2]])}
     assert get_transfer_index(**column)[1].sum(1).tolist() == [1, 2]
+
+
+def original_proposal(logits: Tensor, temperature: float, remasking: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Fast-dLLM's tokens and confidences, drawn from torch's generator in its order."""
+    z = logits.double()
+    noisy = z.exp() / (-torch.rand_like(z).log()) ** temperature if temperature else z
+    tokens = noisy.argmax(-1)
+    p = torch.softmax(z, dim=-1).gather(-1, tokens[..., None])[..., 0]
+    return tokens, torch.rand(x.shape) if remasking == "random" else p
+
+
+@pytest.mark.parametrize("remasking", ["low_confidence", "random"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_same_seed_draws_the_tokens_of_fast_dllm(temperature: float, remasking: str) -> None:
+    logits, x = torch.randn(3, 12, SIZE) * 3, canvas_of(prompt_of(3, 4), 8)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        x0, chosen = get_transfer_index(logits, temperature, remasking, x == MASK, x, torch.tensor([3, 2, 1]))
+        torch.manual_seed(seed)
+        tokens, confidence = original_proposal(logits, temperature, remasking, x)
+        assert torch.equal(x0, torch.where(x == MASK, tokens, x))
+        ranked = torch.where(x == MASK, confidence, -torch.inf)
+        for row, k in enumerate((3, 2, 1)):
+            assert set(chosen[row].nonzero()[:, 0].tolist()) == set(ranked[row].topk(k).indices.tolist())
+
+
+@pytest.mark.parametrize("make", [float, torch.tensor, np.float32, np.array], ids=["float", "tensor", "numpy", "array"])
+def test_a_threshold_may_come_from_torch_or_numpy(make: Callable[[float], object]) -> None:
+    logits, x = torch.randn(2, 10, SIZE) * 4, canvas_of(prompt_of(2), 4)
+    expected = get_transfer_index(logits, 0.0, "low_confidence", x == MASK, x, None, 0.5)
+    found = get_transfer_index(logits, 0.0, "low_confidence", x == MASK, x, None, make(0.5))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+@given(st.integers(0, 2**31), st.sampled_from([0.1, 0.5, 1.0, 2.5]), st.floats(0, 1))
+def test_a_dynamic_transfer_is_the_factor_scheduler_row_by_row(seed: int, factor: float, share: float) -> None:
+    torch.manual_seed(seed)
+    logits, x = torch.randn(3, 9, SIZE) * 5, torch.zeros(3, 9, dtype=torch.int64)
+    masked = torch.rand(3, 9) < share
+    x0, chosen = get_transfer_index_dynamic(logits, 0.0, "low_confidence", masked, x, None, factor)
+    tokens, confidence = probabilities(logits)
+    assert torch.equal(x0, torch.where(masked, tokens, x))
+    for row in range(3):
+        ranked = confidence[row][masked[row]].sort(descending=True).values.numpy()
+        assert chosen[row].sum() == (lsp.Factor(factor).count(ranked) if len(ranked) else 0)
+        assert set(confidence[row][chosen[row]].tolist()) == set(ranked[: int(chosen[row].sum())].tolist())
 
 
 # LSP, from the definition
@@ -329,13 +378,13 @@ def test_llada_samples_from_the_global_generator() -> None:
 def test_what_llada_cannot_do_is_refused() -> None:
     model, prompt = Masked(), prompt_of(2, 5)
     padded = torch.ones_like(prompt)
-    padded[0, 0] = 0
+    padded[0, 3] = 0
     given = {"model": model, "prompt": prompt, "gen_length": 8, "block_length": 8, "mask_id": MASK}
     for name, value, message in [
         REFUSED["random"],
         ("temperature", -1.0, "Invalid temperature: expected a .*number >= 0, got -1.0"),
         ("cfg_scale", 1.5, "Invalid cfg_scale: expected 0, as there is no guidance here, got 1.5"),
-        ("attention_mask", padded, "Invalid attention_mask: expected no padding, got zeros"),
+        ("attention_mask", padded, "Invalid attention_mask: expected padding on the left only, got zeros after ones"),
         ("attention_mask", padded[:, 1:], r"Invalid shape of attention_mask: expected \[2, 5\] as the prompt"),
         ("logits_eos_inf", True, "Invalid logits_eos_inf: expected False, got True; pass a vocabulary"),
         ("confidence_eos_eot_inf", True, "Invalid confidence_eos_eot_inf: expected False, got True"),
@@ -351,6 +400,19 @@ def test_what_llada_cannot_do_is_refused() -> None:
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
             generate(**{**given, name: value})
+
+
+@torch.no_grad()
+def test_llada_takes_a_batch_that_is_padded_on_the_left() -> None:
+    model, prompts = Masked(3, sharp=6.0), [prompt_of(1, n)[0] for n in (5, 2, 4)]
+    width, pad = 5, 1
+    padded = torch.stack([torch.cat([torch.full((width - len(p),), pad), p]) for p in prompts])
+    mask = torch.stack([torch.arange(width) >= width - len(p) for p in prompts]).long()
+    given = {"gen_length": 16, "block_length": 8, "mask_id": MASK}
+    out = generate(model, padded, mask, **given)
+    assert torch.equal(out[:, :width], padded)
+    for row, prompt in zip(out, prompts, strict=True):
+        assert torch.equal(row[width:], generate(model, prompt[None], **given)[0, len(prompt) :])
 
 
 # Dream
@@ -485,8 +547,8 @@ def test_what_the_hooks_cannot_do_is_refused() -> None:
     x, logits = canvas_of(prompt_of(2), 4), torch.randn(2, 10, SIZE)
     hooks = generation_hooks(steps=3, mask_id=MASK)
     on_logits, on_tokens = hooks["generation_logits_hook_func"], hooks["generation_tokens_hook_func"]
-    with pytest.raises(ValueError, match="Invalid step: expected 0 to 2, as steps = 3, got 3"):
-        on_logits(3, x, logits)
+    with pytest.raises(ValueError, match="Invalid step: expected an integer from 0"):
+        on_logits(-1, x, logits)
     with pytest.raises(ValueError, match="Invalid step: expected the logits hook to have been called for it, got 0"):
         on_tokens(0, x, logits)
     with pytest.raises(ValueError, match=r"Invalid shape of x: expected \[2, 10\] as the logits, got \[2, 9\]"):
@@ -502,6 +564,43 @@ def test_what_the_hooks_cannot_do_is_refused() -> None:
         generation_hooks(steps=0)
     with pytest.raises(ValueError, match="Invalid rule: expected a vocabulary with delimiters for snap=True"):
         generation_hooks(steps=3, rule=PrefixRule())
+
+
+def threshold_loop(
+    model: nn.Module, prompt: Tensor, *, steps: int, generation_tokens_hook_func, generation_logits_hook_func
+):
+    """Fast-dLLM's alg="confidence_threshold" for Dream, in other words: steps are added while tokens are left over."""
+    x = generation_tokens_hook_func(None, canvas_of(prompt, 20), None)
+    share, left, i = 20 // steps, 0, 0
+    while i < steps:
+        masked = x == MASK
+        logits = generation_logits_hook_func(i, x, shifted(model(x).logits))
+        p = torch.softmax(logits[masked], dim=-1)
+        full = torch.full(x.shape, -torch.inf)
+        full[masked] = p.amax(-1)
+        take, left = share + left, 0
+        values, order = torch.topk(full, take)
+        kept = [0]
+        for k in range(1, take):
+            if values[0, k] >= 0.9:
+                kept.append(k)
+            else:
+                left += 1
+                if i >= steps - 1:
+                    share, steps = 0, steps + 1
+        x = x.clone()
+        x[0, order[0, kept]] = 3
+        x, i = generation_tokens_hook_func(i, x, logits), i + 1
+    return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("steps", [2, 4, 10])
+def test_steps_that_fast_dllm_adds_to_dream_lose_nothing(steps: int) -> None:
+    model, prompt = Masked(5, sharp=6.0), prompt_of(1, 5)
+    hooks = generation_hooks(steps=steps, mask_id=MASK)
+    expected, _ = dream_formula(model, prompt, GUARDED, steps=steps)
+    assert torch.equal(threshold_loop(model, prompt, steps=steps, **hooks), expected)
 
 
 # dInfer
@@ -615,8 +714,10 @@ def test_what_a_decoder_cannot_do_is_refused() -> None:
     x, logits = canvas_of(prompt_of(2), 4), torch.randn(2, 4, SIZE)
     threshold = ThresholdParallelDecoder(0, 0.9, mask_id=MASK, eos_id=STOP)
     prefix = PrefixParallelDecoder(mask_id=MASK, eos_id=STOP)
-    with pytest.raises(ValueError, match="Invalid iter_threshold: expected None, as the rule has none"):
-        prefix.decode(logits, 6, 10, x, 0.9)
+    same, falling = x.clone(), x.clone()
+    prefix.decode(logits, 6, 10, same)
+    prefix.decode(logits, 6, 10, falling, max(0.5, prefix.threshold))  # as runners with a falling threshold do
+    assert torch.equal(same, falling)
     logits[1, 2, 3] = torch.nan
     for decoder in (threshold, prefix):
         with pytest.raises(
