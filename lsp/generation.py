@@ -231,7 +231,7 @@ class Run:
             text=writer.text if self.tokenizer is not None else None,
             tokens=tokens,
             finished=stopped or writer.stopped,
-            committed_in=canvas.committed_in[canvas.prompt : canvas.first_mask].tolist(),
+            committed_in=canvas.committed_in[canvas.prompt_length : canvas.first_mask].tolist(),
             passes=canvas.passes,
             positions=canvas.positions,
             seconds=seconds,

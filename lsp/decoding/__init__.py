@@ -5,8 +5,9 @@ scheduler sees of it, `writer` turns committed tokens into text. What a prompt i
 in `lsp.generation`.
 """
 
-from lsp.decoding.loop import DecodingError, Progress, decode
+from lsp.decoding.loop import decode
 from lsp.decoding.options import Options
+from lsp.decoding.progress import DecodingError, Progress
 from lsp.decoding.scheduler import Chosen, Custom, Scheduler
 from lsp.decoding.step import Step
 

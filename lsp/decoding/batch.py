@@ -26,6 +26,8 @@ class Batch(NamedTuple):
         The borders of the sequences.
     append : list of int
         How many tokens at the left end of each sequence the pass appends to the cache.
+    borders : list of int
+        `cu_seqlens` on the host.
     """
 
     canvases: Sequence[Canvas]
@@ -33,14 +35,16 @@ class Batch(NamedTuple):
     positions: Tensor
     cu_seqlens: Tensor
     append: list[int]
+    borders: list[int]
 
 
 def begin_pass(canvases: Sequence[Canvas], cache: PrefixCache, device: torch.device) -> Batch:
     """Lays out a pass over what is not frozen: the front of every sequence, then the rest. Refreshes what is due."""
-    cache.refresh([b for b, canvas in enumerate(canvases) if canvas.begin_pass()])
+    if due := [b for b, canvas in enumerate(canvases) if canvas.begin_pass()]:
+        cache.refresh(due)
     tokens = np.concatenate([canvas.tokens[canvas.pass_begin : canvas.pass_end] for canvas in canvases])
     positions = np.concatenate([np.arange(canvas.pass_begin, canvas.pass_end) for canvas in canvases])
     borders = np.cumsum([0, *(canvas.pass_length for canvas in canvases)], dtype=np.int32)
     ids, places = torch.from_numpy(np.stack([tokens, positions])).to(device)
     cu_seqlens = torch.from_numpy(borders).to(device)
-    return Batch(canvases, ids, places, cu_seqlens, [canvas.append for canvas in canvases])
+    return Batch(canvases, ids, places, cu_seqlens, [canvas.append for canvas in canvases], borders.tolist())

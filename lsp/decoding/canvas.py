@@ -23,6 +23,7 @@ class Canvas:
         The whole sequence; masked positions hold the mask id.
     masked : bool array
         Whether a position is still open. A flag, so that no committed token can be taken for a mask.
+    prompt_length : int
     end : int
         Where the sequence ends; a committed stop moves it to the left.
     frozen : int
@@ -38,11 +39,11 @@ class Canvas:
     """
 
     def __init__(self, prompt: Sequence[int], max_new_tokens: int, model: Model, options: Options) -> None:
-        self.prompt, self.options, self.shifted = len(prompt), options, model.config.shifted
+        self.prompt_length, self.options, self.shifted = len(prompt), options, model.config.shifted
         self.vocab_size, self.mask, self.cached = model.config.vocab_size, model.config.mask_id, model.cached
         self.tokens = np.full(len(prompt) + max_new_tokens, self.mask, dtype=np.int64)
-        self.tokens[: self.prompt] = prompt
-        self.masked = np.arange(len(self.tokens)) >= self.prompt
+        self.tokens[: self.prompt_length] = prompt
+        self.masked = np.arange(len(self.tokens)) >= self.prompt_length
         self.committed_in = np.full(len(self.tokens), -1, dtype=np.int64)
         self.end, self.frozen, self.append = len(self.tokens), 0, 0
         self.masks_at_start = max_new_tokens
@@ -54,7 +55,8 @@ class Canvas:
     @property
     def first_mask(self) -> int:
         """The end of the committed run at the left end."""
-        return self.prompt + int(np.argmax(open_)) if (open_ := self.masked[self.prompt : self.end]).any() else self.end
+        open_ = self.masked[self.prompt_length : self.end]
+        return self.prompt_length + int(np.argmax(open_)) if open_.any() else self.end
 
     @property
     def masks_left(self) -> int:
@@ -74,7 +76,7 @@ class Canvas:
         length = self.options.block_length
         if length is None:
             return self.end
-        return min(self.end, self.prompt + ((self.first_mask - self.prompt) // length + 1) * length)
+        return min(self.end, self.prompt_length + ((self.first_mask - self.prompt_length) // length + 1) * length)
 
     @property
     def masks(self) -> np.ndarray:
@@ -89,7 +91,7 @@ class Canvas:
     @property
     def run(self) -> np.ndarray:
         """The new tokens that are final: all that was committed up to the first mask."""
-        return self.tokens[self.prompt : self.first_mask]
+        return self.tokens[self.prompt_length : self.first_mask]
 
     def begin_pass(self) -> bool:
         """Lays out the pass; says whether everything is computed anew."""
@@ -97,14 +99,14 @@ class Canvas:
             self.pass_begin, self.pass_end, self.append = self.end, self.end, 0
             return False
         options, first = self.options, self.first_mask
-        block = (first - self.prompt) // (options.block_length or len(self.tokens))
+        block = (first - self.prompt_length) // (options.block_length or len(self.tokens))
         anew = self._computes_anew(block)
         self._block = block
         if anew:
             self.frozen = 0
         front_end = first
         if options.cache == "block":
-            front_end = min(first, self.prompt + block * (options.block_length or 0))
+            front_end = min(first, self.prompt_length + block * (options.block_length or 0))
         # A shifted model predicts the first mask from the token before it, which therefore stays in the pass.
         self.append = 0 if options.exact else max(0, front_end - self.shifted - self.frozen)
         self.pass_begin, self.pass_end = self.frozen, self.end
@@ -121,8 +123,7 @@ class Canvas:
         return options.exact or by_count or (options.refresh_scattered and self._scattered)
 
     def accept(self, where: np.ndarray, what: np.ndarray, stops: Collection[int]) -> None:
-        """Commits tokens. Everything to the right of the first stop is dropped."""
-        self._check(where, what)
+        """Commits tokens that `check` let pass. Everything to the right of the first stop is dropped."""
         self.tokens[where], self.masked[where] = what, False
         self.committed_in[where] = self.passes
         ends = [int(p) for p, token in zip(where, what, strict=True) if int(token) in stops]
@@ -130,19 +131,19 @@ class Canvas:
             self.finish(min(ends) + 1)
         self._scattered = bool((where[where < min(ends, default=self.end)] > self.first_mask).any())
 
-    def _check(self, where: np.ndarray, what: np.ndarray) -> None:
-        """Refuses a choice that cannot be written, before anything is."""
+    def check(self, where: np.ndarray, what: np.ndarray) -> None:
+        """Refuses a choice of a scheduler that cannot be committed."""
         wrong = "Invalid choice of the scheduler: expected"
         for name, array in (("positions", where), ("tokens", what)):
             if not isinstance(array, np.ndarray) or array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
                 raise TypeError(f"{wrong} {name} as an array of integers, got {array!r}")
         if len(where) != len(what):
             raise ValueError(f"{wrong} a token for each position, got {len(where)} positions and {len(what)} tokens")
-        inside = (where >= 0) & (where < self.end)
+        inside = (where >= self.pass_begin) & (where < self.pass_end)
         if not len(where) or not inside.all() or not self.masked[where].all():
-            raise ValueError(f"{wrong} masks, at least one, got {list(where)}")
+            raise ValueError(f"{wrong} masks of the pass, at least one, got {where.tolist()}")
         if len(np.unique(where)) < len(where):
-            raise ValueError(f"{wrong} each position once, got {list(where)}")
+            raise ValueError(f"{wrong} each position once, got {where.tolist()}")
         allowed = (what >= 0) & (what < self.vocab_size) & (what != self.mask)
         if not allowed.all():
             token = int(what[~allowed][0])

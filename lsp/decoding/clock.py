@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -31,15 +31,6 @@ class Clock:
                 return
             self._total += time.perf_counter() - start
             yield out
-
-    def timed(self, part: str, function: Callable[..., T]) -> Callable[..., T]:
-        """The same function; its time counts as time of `part`."""
-
-        def run(*arguments: object) -> T:
-            with self(part):
-                return function(*arguments)
-
-        return run
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:

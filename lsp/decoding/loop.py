@@ -8,36 +8,16 @@ decoded as a batch: each has its own frozen prefix X_F and active suffix X_A, he
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor
 
 from lsp.decoding.batch import begin_pass
 from lsp.decoding.canvas import Canvas, check_prompts
 from lsp.decoding.clock import Clock
 from lsp.decoding.options import Options
+from lsp.decoding.progress import DecodingError, Progress
 from lsp.decoding.scheduler import Chosen, Scheduler, described
 from lsp.decoding.step import Scoring, Step
 from lsp.models.protocol import Model
 from lsp_kernels import PrefixCache, Vocabulary, Workspace
-
-
-@dataclass
-class Progress:
-    """What has happened so far; yielded after every pass. `passes` is what the field calls NFE."""
-
-    canvases: list[Canvas]
-    passes: int = 0
-    clock: Clock = field(default_factory=Clock)
-
-
-class DecodingError(RuntimeError):
-    """A pass that failed or cannot be used. `progress` holds all that was committed before it."""
-
-    def __init__(self, message: str, progress: Progress) -> None:
-        super().__init__(message)
-        self.progress = progress
 
 
 def decode(
@@ -56,7 +36,11 @@ def decode(
     """
     scheduler = described(scheduler)
     options = scheduler.options if options is None else options
+    scheduler.check(options)
     mask = check_prompts(prompts, max_new_tokens, model.config)
+    seeds = list(range(len(prompts))) if seeds is None else seeds
+    if len(seeds) != len(prompts):
+        raise ValueError(f"Invalid seeds: expected one for each of the {len(prompts)} prompts, got {len(seeds)}")
     capacity = 0 if options.exact else max(map(len, prompts), default=0) + max_new_tokens
     cache = model.new_cache(max(1, len(prompts)), capacity)  # before anything else: it knows whether there is room
     canvases = [Canvas(prompt, max_new_tokens, model, options) for prompt in prompts]
@@ -66,8 +50,8 @@ def decode(
         shifted=model.config.shifted,
         vocabulary=(vocabulary if options.stop_early else vocabulary.without_stops()).suppressing(mask),
         temperature=options.temperature,
-        seeds=list(range(len(prompts))) if seeds is None else seeds,
-        clock=progress.clock,
+        seeds=seeds,
+        progress=progress,
         workspace=Workspace(),
     )
     yield progress
@@ -77,41 +61,34 @@ def decode(
 def loop(
     model: Model, cache: PrefixCache, scheduler: Scheduler, scoring: Scoring, progress: Progress
 ) -> Iterator[Progress]:
-    """Algorithm 1. `cache` is empty and every canvas is a prompt followed by masks (lines 1 and 2)."""
-    canvases = progress.canvases
-    run_model = scoring.clock.timed("model", keeping(progress, model))
+    """Algorithm 1. `cache` is empty and every canvas is a prompt followed by masks (lines 1 and 2).
+
+    N is the number of masks that a pass may commit: all that are left, or those within `lookahead` and the block.
+    """
+    canvases, clock = progress.canvases, progress.clock
     while any(canvas.active for canvas in canvases):  # line 3: while N = |X_A| > 0
         batch = begin_pass(canvases, cache, model.device)  # X_A, and before it what line 11 committed last
-        hidden = run_model(batch.tokens, batch.positions, batch.cu_seqlens, cache, batch.append)  # lines 4 and 12
+        with clock("model"), progress.kept("the model"):
+            hidden = model(batch.tokens, batch.positions, batch.cu_seqlens, cache, batch.append)  # lines 4 and 12
         step = Step(hidden, batch, scoring)
         chosen = scheduler(step)  # lines 5 to 10: margins, threshold, snapped length; or what a rival does
         accept(step, chosen, progress)  # line 11: X_F grows, X_A shrinks
         yield progress
 
 
-def keeping(progress: Progress, model: Model) -> Callable[..., Tensor]:
-    """The model. If it raises after something was committed, the error holds that; before, there is nothing to keep."""
-
-    def run(*arguments: Any) -> Tensor:
-        try:
-            return model(*arguments)
-        except Exception as error:
-            if progress.passes == 0:
-                raise
-            what = f"the model raised {type(error).__name__} in step {progress.passes}: {error}"
-            raise DecodingError(f"{what}; nothing of this step was committed", progress) from error
-
-    return run
-
-
-def accept(step: Step, chosen: list[Chosen], progress: Progress) -> None:
-    """Commits what a scheduler chose; nothing of it if the model returned NaN, or nothing but infinities."""
+def accept(step: Step, chosen: Sequence[Chosen], progress: Progress) -> None:
+    """Commits what a scheduler chose: all of it, or nothing if any part of it cannot be used."""
     if step.broken is not None:
         number, what = step.broken
-        where = f"sequence {number}, step {progress.passes}"
-        raise DecodingError(f"the model returned {what} in {where}; nothing of this step was committed", progress)
-    for canvas, (positions, tokens) in zip(step.canvases, chosen, strict=True):
-        canvas.accept(positions, tokens, step.stops)
+        where = f"sequence {number}, pass {progress.passes}"
+        raise DecodingError(f"the model returned {what} in {where}; nothing of this pass was committed", progress)
+    if len(chosen) != len(step.canvases):
+        expected = f"positions and tokens for each of {len(step.canvases)} sequences"
+        raise ValueError(f"Invalid choice of the scheduler: expected {expected}, got {len(chosen)}")
+    for canvas, choice in zip(step.canvases, chosen, strict=True):
+        canvas.check(*choice)
+    for canvas, choice in zip(step.canvases, chosen, strict=True):
+        canvas.accept(*choice, step.stops)
     for canvas in progress.canvases:
         canvas.end_pass()
     progress.passes += 1

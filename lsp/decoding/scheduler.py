@@ -50,8 +50,11 @@ class Scheduler:
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if "key" in cls.__dict__:
-            Scheduler.registered[cls.key] = cls
+        if key := cls.__dict__.get("key"):
+            other = Scheduler.registered.get(key, cls)
+            if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise ValueError(f"Invalid key of {cls.__name__}: expected a new one, got {key!r}, which is {other!r}")
+            Scheduler.registered[key] = cls
 
     def __call__(self, step: Step) -> list[Chosen]:
         """Positions and tokens for every sequence of ``step.canvases``, at least one each."""
@@ -77,6 +80,9 @@ class Scheduler:
     def notes(self) -> list[str]:
         return []
 
+    def check(self, options: Options) -> None:
+        """Raises a ValueError for options that it cannot work with, before the first pass."""
+
     def reason(self, seen: PassRecord) -> str:
         """Why it chose what it chose in a pass, as a sentence for the reader of a trace; empty for no comment."""
         return ""
@@ -97,7 +103,7 @@ class Custom(Scheduler):
     Examples
     --------
     >>> def outside_in(step):
-    ...     ends = [canvas.masks[[0, -1]] for canvas in step.canvases]
+    ...     ends = [np.unique(canvas.masks[[0, -1]]) for canvas in step.canvases]
     ...     return [(where, stats.tokens) for where, stats in zip(ends, step.stats(ends))]
     >>> Custom(outside_in, options=Options(block_length=16))
     Custom('Outside in', options=Options(block_length=16))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lsp.decoding.batch import Batch
-from lsp.decoding.clock import Clock
+from lsp.decoding.progress import Progress
 from lsp.models.protocol import LmHead
 from lsp_kernels import PrefixRule, Vocabulary, Workspace, commit_prefix, token_stats
 
@@ -55,7 +55,8 @@ class Scoring:
         Its stops end a text; it has none where they are tokens like any other.
     temperature, seeds
         Scale of the noise, and the seed of each sequence.
-    clock : Clock
+    progress : Progress
+        Its clock counts the time, and an LM head that raises keeps it.
     workspace : Workspace
     """
 
@@ -64,7 +65,7 @@ class Scoring:
     vocabulary: Vocabulary
     temperature: float
     seeds: Sequence[int]
-    clock: Clock
+    progress: Progress
     workspace: Workspace
 
     @cached_property
@@ -75,7 +76,8 @@ class Scoring:
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits [R, V] of the tokens at these places of the packed pass."""
         chosen = hidden.index_select(0, rows - int(self.shifted))
-        logits = F.linear(chosen, self.lm_head) if isinstance(self.lm_head, Tensor) else self.lm_head(chosen)
+        with self.progress.kept("the LM head"):
+            logits = F.linear(chosen, self.lm_head) if isinstance(self.lm_head, Tensor) else self.lm_head(chosen)
         return logits.float() if logits.dtype == torch.float64 else logits
 
 
@@ -102,24 +104,23 @@ class Step:
         self.stops = scoring.stops
         self.numbers = [b for b, canvas in enumerate(batch.canvases) if canvas.active]
         self.canvases = [batch.canvases[b] for b in self.numbers]
-        begins = np.cumsum([0, *(canvas.pass_length for canvas in batch.canvases)])
-        self._offsets = [int(begins[b]) - batch.canvases[b].pass_begin for b in self.numbers]
+        self._offsets = [batch.borders[b] - batch.canvases[b].pass_begin for b in self.numbers]
         self.scored = 0
         self.broken: tuple[int, str] | None = None
 
     def stats(self, where: Sequence[np.ndarray]) -> list[Stats]:
         """Best token, margin and log-odds at these positions of each sequence."""
-        with self._scoring.clock("head"):
+        with self._scoring.progress.clock("head"):
             rows, borders = self._rows(where)
             logits = self._noisy(self._scoring.logits(self._hidden, rows), where)
             found = token_stats(logits, vocabulary=self.vocabulary, workspace=self._scoring.workspace)
-            tokens, margins, log_odds = to_host(found.tokens, found.margins, found.log_odds)
-            self._inspect(logits, borders, np.isnan(log_odds), margins)
+            tokens, margins, log_odds, best = to_host(found.tokens, found.margins, found.log_odds, found.top1)
+        self._inspect(borders, margins, best)
         return [Stats(tokens[a:b], margins[a:b], log_odds[a:b]) for a, b in pairwise(borders)]
 
     def commit(self, rule: PrefixRule) -> list[Prefix]:
         """The rule on the masks of each sequence; only those that it looks at are scored."""
-        with self._scoring.clock("head"):
+        with self._scoring.progress.clock("head"):
             counts = [len(canvas.masks) for canvas in self.canvases]
             where = [c.masks[: rule.scored_rows(n)] for c, n in zip(self.canvases, counts, strict=True)]
             rows, borders = self._rows(where)
@@ -133,8 +134,9 @@ class Step:
                 vocabulary=self.vocabulary,
                 workspace=self._scoring.workspace,
             )
-            lengths, tokens, margins = to_host(found.lengths, found.tokens, found.margins)
-            self._inspect(logits, borders, np.isnan(margins), margins)
+            largest = logits.gather(1, found.tokens[:, None])[:, 0].float()
+            lengths, tokens, margins, best = to_host(found.lengths, found.tokens, found.margins, largest)
+        self._inspect(borders, margins, best)
         spans = pairwise(borders)
         return [Prefix(int(n), tokens[a:b], margins[a:b]) for n, (a, b) in zip(lengths, spans, strict=True)]
 
@@ -145,19 +147,21 @@ class Step:
         yield
         self.broken = broken
 
-    def _inspect(self, logits: Tensor, borders: list[int], nan: np.ndarray, margins: np.ndarray) -> None:
-        """Notes the first sequence with a NaN, or with a row whose largest logits are all infinite."""
-        infinite = np.zeros_like(nan)
-        if (tied := np.flatnonzero(margins == 0)).size:  # rare, so that these rows can be read once more
-            again = token_stats(logits[torch.from_numpy(tied).to(logits.device)], vocabulary=self.vocabulary)
-            infinite[tied] = again.top1.isinf().cpu().numpy()
-        for what, rows in {"NaN": nan, "infinite logits": infinite}.items():
+    def _inspect(self, borders: list[int], margins: np.ndarray, best: np.ndarray) -> None:
+        """Notes the first sequence with a NaN, or with a row in which all of the largest logits are infinite."""
+        unusable = {"NaN": np.isnan(margins), "infinite logits": np.isinf(best) & (margins == 0)}
+        for what, rows in unusable.items():
             if self.broken is None and rows.any():
                 sequence = int(np.searchsorted(borders, np.argmax(rows), side="right")) - 1
                 self.broken = self.numbers[sequence], what
 
     def _rows(self, where: Sequence[np.ndarray]) -> tuple[Tensor, list[int]]:
         """Rows of the packed pass, and their borders by sequence."""
+        for canvas, positions in zip(self.canvases, where, strict=True):
+            first = canvas.pass_begin + canvas.shifted
+            if len(positions) and not first <= positions.min() <= positions.max() < canvas.pass_end:
+                expected = f"{first} to {canvas.pass_end - 1}, the positions of the pass"
+                raise ValueError(f"Invalid positions: expected {expected}, got {positions.tolist()}")
         rows = [positions + offset for positions, offset in zip(where, self._offsets, strict=True)]
         borders = np.cumsum([0, *map(len, rows)]).tolist()
         self.scored += borders[-1]

@@ -68,7 +68,7 @@ class Writer:
             text = self._decode(n)
             if found := [at for stop in self.stops if (at := text.find(stop)) >= 0]:
                 self.text, self.stopped = text[: min(found)], True
-                return self.canvas.finish(self.canvas.prompt + n)
+                return self.canvas.finish(self.canvas.prompt_length + n)
 
     def _may_become_a_stop(self, text: str) -> int:
         """How many characters at the end are the beginning of a stop string."""

@@ -91,7 +91,7 @@ def generate(
     out = torch.empty(len(prompt), prompt.size(1) + gen_length, dtype=torch.int64)
     for row, canvas in zip(out, last.canvases, strict=True):
         canvas.tokens[canvas.end :] = canvas.tokens[canvas.end - 1]  # the stop, if there is anything after it
-        row[prompt.size(1) :] = torch.from_numpy(canvas.tokens[canvas.prompt :])
+        row[prompt.size(1) :] = torch.from_numpy(canvas.tokens[canvas.prompt_length :])
     out[:, : prompt.size(1)] = prompt
     return out.to(runner.device)
 

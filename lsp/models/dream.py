@@ -46,7 +46,6 @@ def read(public: Mapping[str, Any]) -> ModelConfig:
         qkv_bias=True,
         tied=keys.flag("tie_word_embeddings", False),
         shifted=True,
-        family="Dream",
         public=public,
     )
     keys.close()

@@ -65,7 +65,6 @@ def read(public: Mapping[str, Any]) -> ModelConfig:
         stop_ids=keys.tokens("eos_token_id"),
         qkv_bias=keys.flag("include_qkv_bias", False),
         tied=keys.flag("weight_tying", True),
-        family="llada",
         public=public,
     )
     keys.close()

@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -102,7 +103,7 @@ def read_config(public: Mapping[str, Any]) -> ModelConfig:
     kind = public.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"Unsupported config key model_type: expected one of {sorted(FAMILIES)}, got {kind!r}")
-    return FAMILIES[kind].read(public)
+    return replace(FAMILIES[kind].read(public), family=kind)
 
 
 class Part(NamedTuple):

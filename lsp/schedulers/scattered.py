@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from lsp.decoding.canvas import Canvas
+from lsp.decoding.options import Options
 from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Stats, Step
 from lsp_kernels import PrefixRule, select_prefix
@@ -75,7 +76,8 @@ class TopK(Confident):
         return "Top k by confidence"
 
     def reason(self, seen: PassRecord) -> str:
-        return f"The {len(seen.chosen)} masks with the highest confidence are taken."
+        n = len(seen.chosen)
+        return f"{n} masks are taken, those with the highest confidence." if n > 1 else "The best mask is taken."
 
 
 @dataclass(frozen=True)
@@ -190,9 +192,12 @@ class Prophet(Scheduler):
         if self.region is not None:
             as_integer("region", self.region, 1)
 
+    def check(self, options: Options) -> None:
+        if options.lookahead is not None:
+            got = f"got {options.lookahead}"
+            raise ValueError(f"Invalid lookahead: expected None with Prophet, which commits everything, {got}")
+
     def __call__(self, step: Step) -> list[Chosen]:
-        if any(canvas.options.lookahead is not None for canvas in step.canvases):
-            raise ValueError("Invalid lookahead: expected None with Prophet, which commits everything, got a number")
         masks = [canvas.masks_in_pass for canvas in step.canvases]
         found = zip(step.canvases, masks, step.stats(masks), strict=True)
         return [self._choose(canvas, where, stats) for canvas, where, stats in found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,18 +101,19 @@ DREAM = {
 
 @dataclass
 class Case:
-    """A checkpoint: its config, its tensors, and the plain implementation of its architecture."""
+    """A checkpoint: its config, its tensors, its architecture written plainly, and whether its logits are shifted."""
 
     config: dict
     tensors: dict[str, Tensor]
+    plain: Callable[..., Tensor]
+    shifted: bool = False
 
     @property
     def vocab_size(self) -> int:
         return self.config.get("embedding_size", self.config["vocab_size"])
 
     def logits(self, ids: list[int], dtype: torch.dtype = torch.float64) -> Tensor:
-        run = plain.dream if self.config["model_type"] == "Dream" else plain.llada
-        return run(self.tensors, self.config, ids, dtype)
+        return self.plain(self.tensors, self.config, ids, dtype)
 
     def save(self, folder: Path, shards: int = 1) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,10 +163,10 @@ def llada(seed: int = 0, std: float = 0.2, **changes: object) -> Case:
         for i in range(config["n_layers"]):
             for name, rows in (("q", d), ("k", kv), ("v", kv)):
                 out[f"model.transformer.blocks.{i}.{name}_proj.bias"] = random((rows,), 0.5, g)
-    return Case(config, out)
+    return Case(config, out, plain.llada)
 
 
-def dream(seed: int = 0, std: float = 0.2, **changes: object) -> Case:
+def dream(seed: int = 0, std: float = 0.15, **changes: object) -> Case:
     config, g = DREAM | changes, torch.Generator().manual_seed(seed)
     d, hidden = config["hidden_size"], config["intermediate_size"]
     kv = config["num_key_value_heads"] * d // config["num_attention_heads"]
@@ -185,7 +187,11 @@ def dream(seed: int = 0, std: float = 0.2, **changes: object) -> Case:
             tensors[f"{at}mlp.{name}_proj.weight"] = random(shape, std, g)
         for name in ("input", "post_attention"):
             tensors[f"{at}{name}_layernorm.weight"] = random((d,), 0.3, g, 1.0)
-    return Case(config, tensors)
+    return Case(config, tensors, plain.dream, shifted=True)
+
+
+FAMILIES = {"llada": llada, "dream": dream}
+"""A maker of random checkpoints for every family of models. The tests of models and of the loop run on each."""
 
 
 def ids_of(case: Case, length: int, seed: int = 0, masks: int = 0) -> list[int]:

@@ -30,7 +30,7 @@ def adapted(case: Case, wrap: object = lambda logits: logits) -> lsp.adapt:
         assert input_ids.shape[0] == 1
         return wrap(case.logits(input_ids[0].tolist())[None].float())
 
-    shifted = case.config["model_type"] == "Dream"
+    shifted = case.shifted
     return lsp.adapt(forward, vocab_size=case.vocab_size, mask_id=7, stop_ids=[5], shifted=shifted)
 
 
@@ -71,7 +71,7 @@ def test_it_scores_as_the_transformer_does(case: Case, tmp_path: Path) -> None:
         logits = model.lm_head(hidden[masked - int(model.config.shifted)])
         stats, commit = token_stats(logits), commit_prefix(logits, borders(10, 9), rule=rule)
         results.append((stats.tokens, commit.tokens, commit.lengths))
-        assert model.config.shifted == (case.config["model_type"] == "Dream")
+        assert model.config.shifted == case.shifted
         assert (model.config.mask_id, model.config.stop_ids) == (7, (5,))
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)

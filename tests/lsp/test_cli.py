@@ -313,7 +313,7 @@ def test_a_failure_in_the_middle_says_what_was_committed(
 
     monkeypatch.setattr(type(model), "forward", broken)
     arguments = ["generate", PROMPT, *NEW, "--scheduler", "fixed"]
-    fails(1, "NaN in sequence 0, step 2; nothing of this step was committed; before it: 'First 7'", *arguments)
+    fails(1, "NaN in sequence 0, pass 2; nothing of this pass was committed; before it: 'First 7'", *arguments)
 
 
 def test_debug_shows_where_an_error_comes_from(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:

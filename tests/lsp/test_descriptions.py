@@ -152,7 +152,7 @@ FLOOR = PrefixRule(floor=2.0, beta=1.0, snap=False)
         ),
         (lsp.FixedPrefix(2), ["The first 2 masks are taken."]),
         (lsp.Full(), ["The mask with the highest confidence is taken."]),
-        (lsp.TopK(2), ["The 2 masks with the highest confidence are taken."]),
+        (lsp.TopK(2), ["2 masks are taken, those with the highest confidence."]),
         (
             lsp.Threshold(0.99),
             ["The masks with a confidence of at least 0.99 are taken.", "No confidence reaches 0.99, so the best"],

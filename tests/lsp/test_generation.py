@@ -420,7 +420,7 @@ def test_nan_in_a_batch_is_an_error_with_what_was_committed(tokenizer) -> None:
         return inner(ids) * (float("nan") if ids[0, 0] == 7 and masks == 4 else 1.0)
 
     model.run = broken
-    with pytest.raises(lsp.DecodingError, match="NaN in sequence 1, step 2") as caught:
+    with pytest.raises(lsp.DecodingError, match="NaN in sequence 1, pass 2") as caught:
         lsp.generate(model, [[0], [7]], tokenizer=tokenizer, scheduler=lsp.FixedPrefix(2), max_new_tokens=8)
     kept = [tokenizer.decode(canvas.run.tolist()) for canvas in caught.value.progress.canvases]
     assert kept == ["abcd", "abcd"]

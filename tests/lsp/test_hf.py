@@ -13,13 +13,12 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 import lsp
 from lsp.tiny import CHECKPOINT
-from tests.lsp.checkpoints import Case, dream, ids_of, llada
+from tests.lsp.checkpoints import FAMILIES, Case, dream, ids_of, llada
 from tests.lsp.tokenizers_at_hand import byte_level
 
 CASES = {
-    "llada": llada,
+    **FAMILIES,
     "llada-tied": lambda: llada(weight_tying=True),
-    "dream": dream,
     "dream-tied": lambda: dream(tie_word_embeddings=True),
 }
 

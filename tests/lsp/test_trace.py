@@ -149,7 +149,7 @@ def test_a_nan_that_the_scheduler_does_not_see_does_not_stop_a_trace() -> None:
 
     model = lsp.adapt(forward, vocab_size=7, mask_id=6)
     for decode in (lsp.generate, lsp.trace):
-        with pytest.raises(lsp.DecodingError, match="sequence 0, step 2"):
+        with pytest.raises(lsp.DecodingError, match="sequence 0, pass 2"):
             decode(model, [1], max_new_tokens=3, scheduler=lsp.FixedPrefix(1))
 
 

@@ -14,14 +14,14 @@ from lsp.models import Transformer
 from lsp.tiny import CHECKPOINT
 from lsp.tiny.training.model import TinyModel
 from lsp_kernels import PrefixCache, PrefixRule, commit_prefix
-from tests.lsp.checkpoints import Case, dream, ids_of, llada
+from tests.lsp.checkpoints import FAMILIES, Case, dream, ids_of, llada
 
 CASES = {
-    "llada": llada(std=0.3),
+    **{name: make() for name, make in FAMILIES.items()},
+    "llada-sharp": llada(std=0.3),
     "llada-deep": llada(1, d_model=96, n_heads=3, n_kv_heads=3, n_layers=5, mlp_hidden_size=70, rope_theta=10000.0),
     "llada-wide-heads": llada(2, std=0.15, d_model=256, n_heads=2, n_kv_heads=2, embedding_size=320, vocab_size=300),
     "llada-grouped-tied": llada(3, d_model=128, n_heads=4, n_kv_heads=1, weight_tying=True, include_qkv_bias=True),
-    "dream": dream(),
     "dream-one-kv-head": dream(1, hidden_size=336, num_attention_heads=7, num_key_value_heads=1, std=0.12),
     "dream-tied": dream(2, num_hidden_layers=4, tie_word_embeddings=True, num_key_value_heads=4),
 }
@@ -134,7 +134,7 @@ def test_the_deprecated_head_scores_the_rows_that_are_asked_for(case: Case, fold
     """Position p is predicted by its own row, or by the one before where the logits are shifted."""
     model = lsp.load(folder, dtype=torch.float32)
     hidden = model(*packed(ids_of(case, 26, seed=1, masks=12)))
-    masked, shift = torch.arange(14, 26), int(case.config["model_type"] == "Dream")
+    masked, shift = torch.arange(14, 26), int(case.shifted)
     expected = model.lm_head(hidden[masked - shift])
     with pytest.warns(DeprecationWarning, match=r"model\.head\(hidden\) is deprecated; use model\.lm_head"):
         head = model.head(hidden)
