@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,10 @@ def simulate(
     refresh_every: int | None = None,
     refresh_scattered: bool = False,
     stop_early: bool = True,
+    rule: Rule | None = None,
 ) -> Simulation:
+    """Decodes one prompt. `rule` says which positions the scheduler commits, by default the one of `RULES`."""
+    rule = RULES[type(scheduler)] if rule is None else rule
     tokens: list[int | None] = [*prompt, *[None] * new]  # None is a mask
     ends = set(stops) if stop_early else set()
     out = Simulation([], [])
@@ -93,7 +97,8 @@ def simulate(
         }
         here = [p for p in scored if p < block_end]
         left = tokens.count(None)
-        chosen = choose(scheduler, scored, here, (new - left) / new, len(tokens), set(delimiters), ends)
+        seen = Seen(scored, here, (new - left) / new, len(tokens), set(delimiters), ends)
+        chosen = {p: scored[p].token for p in sorted(rule(scheduler, seen))}
         for p in range(frozen, frozen + append):
             slots = slots | {p: (index, tokens[p])}
         out.passes.append(Pass(frozen, end, append, anew, chosen))
@@ -109,73 +114,103 @@ def simulate(
     return out
 
 
-def choose(
-    scheduler: object,
-    rows: dict[int, oracle.Row],
-    here: list[int],
-    done: float,
-    end: int,
-    delimiters: set[int],
-    stops: set[int],
-) -> dict[int, int]:
-    """Positions and tokens. `rows` are all masks of the pass, `here` those that may be committed."""
-    margins, tokens = [rows[p].margin for p in here], [rows[p].token for p in here]
-    if isinstance(scheduler, schedulers.LongestStablePrefix):
-        length, _ = oracle.select(margins, tokens, scheduler.rule, delimiters, stops)
-        taken = set(here[:length])
-        if scheduler.islands is not None:
-            sure = {p for p in here if rows[p].margin >= np.float32(scheduler.islands)}
-            if margins[0] < np.float32(scheduler.rule.floor):
-                if sure:
-                    taken = sure
-                elif scheduler.stuck == "best":
-                    taken = {max(here, key=lambda p: (rows[p].margin, -p))}
-            taken |= {p for p in sure if rows[p].token in stops}
-    elif isinstance(scheduler, schedulers.FixedPrefix):
-        taken = set(here[: scheduler.k])
-    elif isinstance(scheduler, schedulers.ScatteredMargin):
-        length = oracle.candidate_length(margins, scheduler.rule)
-        taken = set(sorted(here, key=lambda p: (-rows[p].margin, p))[:length])
-    elif isinstance(scheduler, schedulers.Prophet):
-        seen = [rows[p].margin for p in rows if scheduler.region is None or p >= end - scheduler.region]
-        enough = scheduler.thresholds[0 if done < 1 / 3 else 1 if done < 2 / 3 else 2]
-        everything = bool(seen) and reaches(math.fsum(seen) / len(seen), enough)
-        taken = set(rows) if everything else {by_confidence(rows, here)[0]}
-    else:
-        taken = by_threshold(scheduler, rows, by_confidence(rows, here))
-    return {p: rows[p].token for p in sorted(taken)}
+@dataclass
+class Seen:
+    """What a scheduler may look at in a pass of the simulation.
+
+    Attributes
+    ----------
+    rows : dict
+        Every mask of the pass: best token, margin and log-odds, by position.
+    here : list of int
+        The masks that may be committed.
+    done : float
+        The share of the masks that are committed already.
+    end : int
+        Where the sequence ends.
+    delimiters, stops : sets of int
+    """
+
+    rows: dict[int, oracle.Row]
+    here: list[int]
+    done: float
+    end: int
+    delimiters: set[int]
+    stops: set[int]
+
+    @property
+    def margins(self) -> list[float]:
+        return [self.rows[p].margin for p in self.here]
+
+    @property
+    def ranked(self) -> list[int]:
+        """The most confident first, ties to the left."""
+        rows = self.rows
+        ranked = sorted(self.here, key=lambda p: (-rows[p].log_odds, p))
+        for p, q in pairwise(ranked):
+            if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and rows[p] != rows[q]:
+                raise Ambiguous
+        return ranked
+
+    def confidence(self, position: int) -> float:
+        """The softmax probability of the best token."""
+        return 1 / (1 + math.exp(-self.rows[position].log_odds))
 
 
-def by_threshold(scheduler: object, rows: dict[int, oracle.Row], ranked: list[int]) -> set[int]:
-    taken = ranked[:1]
-    if isinstance(scheduler, schedulers.Full):
-        return {ranked[0]}
-    if isinstance(scheduler, schedulers.TopK):
-        taken = ranked[: scheduler.k]
-    elif isinstance(scheduler, schedulers.Threshold):
-        taken += [p for p in ranked[1:] if reaches(confidence(rows[p]), scheduler.p)]
-    elif isinstance(scheduler, schedulers.Factor):
-        for n, p in enumerate(ranked[1:], start=2):
-            if not reaches(confidence(rows[p]), 1 - scheduler.f / (n + 1)) and n < len(ranked):
-                break  # the last one is taken whenever it is reached
-            taken.append(p)
-    else:
-        raise NotImplementedError(scheduler)
-    return set(taken)
+def longest_stable_prefix(scheduler: schedulers.LongestStablePrefix, seen: Seen) -> set[int]:
+    tokens = [seen.rows[p].token for p in seen.here]
+    length, _ = oracle.select(seen.margins, tokens, scheduler.rule, seen.delimiters, seen.stops)
+    taken = set(seen.here[:length])
+    if scheduler.islands is not None:
+        sure = {p for p in seen.here if seen.rows[p].margin >= np.float32(scheduler.islands)}
+        if seen.margins[0] < np.float32(scheduler.rule.floor):
+            if sure:
+                taken = sure
+            elif scheduler.stuck == "best":
+                taken = {max(seen.here, key=lambda p: (seen.rows[p].margin, -p))}
+        taken |= {p for p in sure if seen.rows[p].token in seen.stops}
+    return taken
 
 
-def confidence(row: oracle.Row) -> float:
-    """The softmax probability of the best token."""
-    return 1 / (1 + math.exp(-row.log_odds))
+def scattered_margin(scheduler: schedulers.ScatteredMargin, seen: Seen) -> set[int]:
+    length = oracle.candidate_length(seen.margins, scheduler.rule)
+    return set(sorted(seen.here, key=lambda p: (-seen.rows[p].margin, p))[:length])
 
 
-def by_confidence(rows: dict[int, oracle.Row], here: list[int]) -> list[int]:
-    """The most confident first, ties to the left."""
-    ranked = sorted(here, key=lambda p: (-rows[p].log_odds, p))
-    for p, q in pairwise(ranked):
-        if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and rows[p] != rows[q]:
-            raise Ambiguous
-    return ranked
+def prophet(scheduler: schedulers.Prophet, seen: Seen) -> set[int]:
+    looked_at = [seen.rows[p].margin for p in seen.rows if scheduler.region is None or p >= seen.end - scheduler.region]
+    enough = scheduler.thresholds[0 if seen.done < 1 / 3 else 1 if seen.done < 2 / 3 else 2]
+    everything = bool(looked_at) and reaches(math.fsum(looked_at) / len(looked_at), enough)
+    return set(seen.rows) if everything else {seen.ranked[0]}
+
+
+def threshold(scheduler: schedulers.Threshold, seen: Seen) -> set[int]:
+    best, *others = seen.ranked
+    return {best, *(p for p in others if reaches(seen.confidence(p), scheduler.p))}
+
+
+def factor(scheduler: schedulers.Factor, seen: Seen) -> set[int]:
+    best, *others = seen.ranked
+    taken = {best}
+    for n, p in enumerate(others, start=2):
+        if not reaches(seen.confidence(p), 1 - scheduler.f / (n + 1)) and n <= len(others):
+            break  # the last one is taken whenever it is reached
+        taken.add(p)
+    return taken
+
+
+Rule = Callable[[Any, Seen], set[int]]
+RULES: dict[type, Rule] = {
+    schedulers.LongestStablePrefix: longest_stable_prefix,
+    schedulers.FixedPrefix: lambda scheduler, seen: set(seen.here[: scheduler.k]),
+    schedulers.ScatteredMargin: scattered_margin,
+    schedulers.Prophet: prophet,
+    schedulers.Full: lambda scheduler, seen: {seen.ranked[0]},
+    schedulers.TopK: lambda scheduler, seen: set(seen.ranked[: scheduler.k]),
+    schedulers.Threshold: threshold,
+    schedulers.Factor: factor,
+}
+"""Which positions each scheduler commits, written once more and plainly."""
 
 
 def reaches(value: float, bound: float) -> bool:
