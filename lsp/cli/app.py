@@ -36,7 +36,7 @@ def lsp(
     Everything runs with the small embedded model, without a download.
 
     \b
-      lsp generate --chat "Use 3, 5 and 7 to make 15."
+      lsp generate "Use 3, 5 and 7 to make 15."
       lsp generate --model GSAI-ML/LLaDA-8B-Instruct --chat "Why is the sky blue?"
       lsp trace out.html
       lsp compare --task arithmetic

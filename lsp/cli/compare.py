@@ -70,7 +70,7 @@ def compare(
         int, typer.Option(metavar="N", min=0, help="Measure the flip rate on N problems; 0 leaves it out.")
     ] = 25,
     batch: Batch = 25,
-    chat: o.Chat = False,
+    chat: o.Chat = None,
     judge: Judge = None,
     out: Annotated[
         list[Path] | None,
@@ -93,7 +93,10 @@ def compare(
     for path in out or ():
         check_output(path, tables.FORMATS)
     check_plot(plot)
-    sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
+    sets = [
+        load_problems(name, problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
+        for name in task or TASKS
+    ]
     if len({each.name for each in sets}) < len(sets):
         raise ValueError(f"Invalid task: expected different names, got {', '.join(each.name for each in sets)}")
     settings = comparison.paper_settings(block_length)

@@ -16,6 +16,13 @@ from lsp.cli import options as o
 from lsp.generation import Generation, Run
 from lsp.tracing import terminal
 
+EMPTY = {
+    True: "The answer is empty. The embedded model knows four tasks and no more: stories of a few additions and such, "
+    "4x4 Sudokus, Countdown with three numbers, small Python functions; lsp demo shows examples.",
+    False: "The answer is empty: the model ended it at once. Instructed models expect --chat.",
+}
+"""What to say of an answer without text, by whether the embedded model gave it."""
+
 
 @o.decodes
 def generate(
@@ -34,9 +41,9 @@ def generate(
     """Continues prompts and prints the text; below it, on stderr, what it cost.
 
     \b
-      lsp generate --chat "Use 3, 5 and 7 to make 15."
+      lsp generate "Use 3, 5 and 7 to make 15."
       echo "Use 3, 5 and 7 to make 15." | lsp generate --file - --stream
-      lsp generate --chat --by-pass --scheduler threshold --set p=0.95 "Use 3, 5 and 7 to make 15."
+      lsp generate --by-pass --scheduler threshold --set p=0.95 "Use 3, 5 and 7 to make 15."
     """
     texts = o.read_prompts(prompts, file)
     if not texts:
@@ -68,6 +75,8 @@ def generate(
             print(answer.text)
         sys.stdout.flush()
         show_cost(answer, len(answers))
+        if not (answer.text or "").strip():
+            print(EMPTY[how.model == o.EMBEDDED], file=sys.stderr)
         if i + 1 < len(answers):
             print()
 

@@ -20,6 +20,7 @@ from lsp.models import Transformer
 from lsp.prompts import tokenizer_of
 from lsp.tiny.tasks import REGION
 
+EMBEDDED = "tiny"
 Model = Annotated[
     str,
     typer.Option(
@@ -117,7 +118,12 @@ Delimiters = Annotated[
     ),
 ]
 Chat = Annotated[
-    bool, typer.Option("--chat", help="Put the prompt through the chat template, as tiny and instructed models expect.")
+    bool | None,
+    typer.Option(
+        "--chat/--no-chat",
+        help="Put the prompt through the chat template, as tiny and instructed models expect.",
+        show_default="chat for tiny, no-chat for others",
+    ),
 ]
 
 
@@ -155,7 +161,12 @@ def read_text(file: str) -> str:
 
 def region(model: str, max_new_tokens: int | None) -> int:
     """How many masks follow a prompt."""
-    return max_new_tokens if max_new_tokens is not None else REGION if model == "tiny" else 128
+    return max_new_tokens if max_new_tokens is not None else REGION if model == EMBEDDED else 128
+
+
+def wants_chat(model: str, chat: bool | None) -> bool:
+    """Whether prompts go through the chat template: as asked, and for the embedded model by default."""
+    return model == EMBEDDED if chat is None else chat
 
 
 def as_number(name: str, text: str) -> int | None:
@@ -183,7 +194,7 @@ def decoding(
     seed: Seed = 0,
     stop: Stops = None,
     delimiters: Delimiters = None,
-    chat: Chat = False,
+    chat: Chat = None,
 ) -> Decoding:
     """The options that all commands which decode share. They are checked before a model is loaded."""
     loop: dict[str, Any] = {
@@ -208,7 +219,7 @@ def decoding(
         "seed": seed,
         **loop,
     }
-    return Decoding(model, dtype, device, scheduler or "lsp", chosen, chat, arguments)
+    return Decoding(model, dtype, device, scheduler or "lsp", chosen, wants_chat(model, chat), arguments)
 
 
 class Decoding(NamedTuple):

@@ -41,7 +41,7 @@ def trace(
     \b
       lsp trace out.html
       lsp trace out.html --task sudoku --index 2 --against full
-      lsp trace out.html --chat "Use 3, 5 and 7 to make 15."
+      lsp trace out.html "Use 3, 5 and 7 to make 15."
       lsp trace a.jsonl                    also writes a.threshold.jsonl
       lsp trace out.html --from a.jsonl --from a.threshold.jsonl
     """

@@ -27,7 +27,7 @@ def tune(
     device: o.Device = "cpu",
     max_new_tokens: o.MaxNewTokens = None,
     batch: c.Batch = 50,
-    chat: o.Chat = False,
+    chat: o.Chat = None,
     judge: c.Judge = None,
     start: Annotated[
         list[Path] | None,
@@ -53,7 +53,10 @@ def tune(
         seen = [row for path in start for row in grid.read(path)]
         kept = verdict.worth_another_look(seen) | {preset}
         candidates = [each for each in candidates if each.name in kept or verdict.always_shown(each)]
-    sets = [load_problems(name, problems, split=split, seed=seed, chat=chat, judge=judge) for name in task or TASKS]
+    sets = [
+        load_problems(name, problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
+        for name in task or TASKS
+    ]
     network, tokenizer = o.load_model(model, dtype, device)
     length = o.region(model, max_new_tokens)
     about = {"model": model, "split": split, "seed": seed, "max_new_tokens": length}

@@ -169,8 +169,20 @@ def test_a_prompt_comes_from_a_file_stdin_or_a_chat(run: Callable[..., Ran], tmp
 def test_any_prompt_is_taken_literally(run: Callable[..., Ran], prompt: str) -> None:
     model, tokenizer = load_model("tiny", None, "cpu")
     (wanted,) = lsp.generate(model, prompt, tokenizer=tokenizer, max_new_tokens=4)
-    ran = run("generate", "--max-new-tokens", 4, "--", prompt)
+    ran = run("generate", "--no-chat", "--max-new-tokens", 4, "--", prompt)
     assert (ran.code, ran.out) == (0, f"{wanted.text}\n")
+
+
+def test_the_embedded_model_gets_its_template_by_default(run: Callable[..., Ran]) -> None:
+    assert run("generate", PROMPT.strip(), *NEW).out == ANSWER + "\n"
+    assert run("generate", "--no-chat", PROMPT.strip(), *NEW).out != ANSWER + "\n"
+
+
+def test_an_empty_answer_says_what_the_embedded_model_knows(run: Callable[..., Ran]) -> None:
+    ran = run("generate", "What is the capital of France?", *NEW)
+    assert ran.out.strip() == ""
+    assert "The answer is empty. The embedded model knows four tasks and no more" in ran.err
+    assert "The answer is empty" not in run("generate", PROMPT, *NEW).err
 
 
 def test_markup_in_an_answer_is_printed_as_it_is(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +255,7 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ),
         ("Invalid p: expected 0 < p <= 1, got 2.0", ["generate", "x", "--scheduler", "threshold", "--set", "p=2"]),
         ("Invalid cache: expected 'prefix', 'block' or 'none'", ["generate", "x", "--cache", "dual"]),
-        ("Invalid max_new_tokens: expected at most 255", ["generate", "x", "--max-new-tokens", "999"]),
+        ("Invalid max_new_tokens: expected at most 254", ["generate", "x", "--max-new-tokens", "999"]),
         ("Invalid delimiters: expected text, code", ["generate", "x", "--delimiters", "foo"]),
         ("Invalid device: expected one such as cpu", ["generate", "x", "--device", "foo"]),
         ("Invalid dtype: expected float32", ["generate", "x", "--dtype", "foo"]),
