@@ -1,4 +1,7 @@
-"""Builds the optional C++ extension. If that fails, the install still succeeds and the PyTorch reference serves.
+"""Builds the optional C++ extension, which needs a C++ compiler and nothing of torch.
+
+If the build fails, the install still succeeds and the PyTorch reference serves; the wheel is then tagged as pure Python.
+``LSP_REQUIRE_EXTENSION=1`` makes a failure an error.
 
 ``LSP_PACKAGE=name`` builds it for a copy of ``lsp_kernels`` in a folder of that name instead. The operators are
 registered under the namespace of the copy, so that both can be loaded in one process.
@@ -8,70 +11,101 @@ import os
 import runpy
 import sys
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # before setuptools 70.1
+    from wheel.bdist_wheel import bdist_wheel
+
 PACKAGE = os.environ.get("LSP_PACKAGE", "lsp_kernels")
 NAMESPACE = runpy.run_path(os.path.join(PACKAGE, "_namespace.py"))["NAMESPACE"]  # without importing the package
-TORCH_FLOOR = "0x020a000000000000"  # torch 2.10, whose stable ABI lets one library serve every later torch
-GNU_FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-g0"]
+FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-g0"]
 QUIET = [
     "-Wno-unknown-warning-option",
     "-Wno-uninitialized",
     "-Wno-maybe-uninitialized",
 ]  # in gcc's own AVX-512 headers
-FLAGS = ["/O2", "/std:c++17"] if sys.platform == "win32" else [*GNU_FLAGS, *QUIET]
+LINK_FLAGS = {"darwin": ["-undefined", "dynamic_lookup"], "linux": ["-Wl,--no-as-needed", "-ltorch_cpu"]}
 
-
-def extensions() -> list[Extension]:
-    try:
-        from torch.utils.cpp_extension import include_paths, library_paths
-    except ImportError as error:
-        warn(f"torch is not importable ({error}); install torch first and use --no-build-isolation")
-        return []
-    return [
-        Extension(
-            f"{PACKAGE}._C",
-            sources=["csrc/module.cpp", "csrc/commit.cpp", "csrc/attention.cpp"],
-            depends=sorted(glob("csrc/*.h")),
-            include_dirs=["csrc", *include_paths()],
-            library_dirs=library_paths(),
-            libraries=["torch", "torch_cpu", "c10"],
-            define_macros=[
-                ("TORCH_TARGET_VERSION", TORCH_FLOOR),
-                ("TORCH_STABLE_ONLY", None),
-                ("LSP_NAMESPACE", NAMESPACE),
-                ("LSP_BUILD_FLAGS", '"{}"'.format(" ".join(FLAGS))),
-                ("Py_LIMITED_API", "0x030A0000"),
-            ],
-            extra_compile_args=FLAGS,
-            py_limited_api=True,
-        )
-    ]
-
-
-def warn(reason: str) -> None:
-    print(
-        f"warning: {PACKAGE}: the C++ kernels were not built: {reason}.\n"
-        "         The PyTorch reference will serve CPU tensors, several times slower.",
-        file=sys.stderr,
-    )
+extension = Extension(
+    f"{PACKAGE}._C",
+    sources=["csrc/module.cpp", "csrc/commit.cpp", "csrc/attention.cpp"],
+    depends=sorted(glob("csrc/*.h")),
+    include_dirs=["csrc"],
+    define_macros=[
+        ("LSP_NAMESPACE", NAMESPACE),
+        ("LSP_BUILD_FLAGS", '"{}"'.format(" ".join(FLAGS))),
+        ("Py_LIMITED_API", "0x030A0000"),
+    ],
+    extra_compile_args=[*FLAGS, *QUIET],
+    extra_link_args=LINK_FLAGS.get(sys.platform, []),
+    language="c++",
+    py_limited_api=True,
+)
 
 
 class OptionalBuild(build_ext):
     """Compiles the extension; a failure becomes one warning."""
 
     def run(self) -> None:
+        if not self.extensions:
+            return
         try:
+            if sys.platform == "win32":
+                raise RuntimeError("Windows links only against a torch that is there, which this build does without")
             super().run()
-        except Exception as error:  # no compiler, one that fails, missing headers: the install goes on
-            warn(f"{type(error).__name__}: {error}")
-            self.extensions = []  # so that there is nothing to copy into the package
+        except Exception as error:  # no compiler, one that fails, missing headers of Python: the install goes on
+            if os.environ.get("LSP_REQUIRE_EXTENSION") == "1":
+                raise
+            self.forget(f"{type(error).__name__}: {error}")
+
+    def build_extensions(self) -> None:
+        if sys.platform == "linux":
+            self.extensions[0].library_dirs.append(self.link_in_place_of_torch())
+        super().build_extensions()
+
+    def link_in_place_of_torch(self) -> str:
+        """A folder with an empty library of the name of torch's.
+
+        The extension that is linked with it asks for a library of that name, and at run time finds torch's, which
+        `import torch` has loaded already. torch does not show its symbols to those who do not ask.
+        """
+        name, folder = "libtorch_cpu.so", Path(self.build_temp, "in_place_of_torch")
+        folder.mkdir(parents=True, exist_ok=True)
+        source = folder / "empty.cpp"
+        source.write_text("")
+        objects = self.compiler.compile([str(source)])
+        soname = [f"-Wl,-soname,{name}"]
+        self.compiler.link_shared_object(objects, str(folder / name), extra_preargs=soname, target_lang="c++")
+        return str(folder)
+
+    def forget(self, reason: str) -> None:
+        """Leaves the extension out, also one that an earlier build has left behind."""
+        Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+        self.extensions = []
+        self.distribution.ext_modules = []
+        print(
+            f"warning: {PACKAGE}: the C++ kernels were not built: {reason}.\n"
+            "         The PyTorch reference will serve CPU tensors, several times slower.",
+            file=sys.stderr,
+        )
+
+
+class HonestWheel(bdist_wheel):
+    """Tags a wheel by what is in it: as pure Python if the extension was not built."""
+
+    def run(self) -> None:
+        self.run_command("build")
+        self.root_is_pure = not self.distribution.has_ext_modules()
+        super().run()
 
 
 setup(
-    ext_modules=extensions(),
-    cmdclass={"build_ext": OptionalBuild},
+    ext_modules=[extension],
+    cmdclass={"build_ext": OptionalBuild, "bdist_wheel": HonestWheel},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -1,6 +1,7 @@
 // suffix_attention for CPU tensors. Python has checked the arguments; values that could lead outside a tensor are clamped
 // here nevertheless, because they are not checked under torch.compile.
 #include "attention.h"
+#include "operators.h"
 #include "tensors.h"
 
 #include <algorithm>
@@ -13,6 +14,8 @@
 #include "parallel.h"
 
 #include <memory>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace LSP_NAMESPACE {
@@ -194,20 +197,20 @@ void attend(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache, 
 }
 
 // `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
-Tensor suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
-                        Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
-                        MaybeTensor /*tickets*/) {
-  const int32_t dtype = int32_t(q.scalar_type());
-  Tensor out = empty_cpu(q.sizes().data(), q.dim(), dtype);
+std::tuple<Tensor> suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
+                                    Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
+                                    MaybeTensor /*tickets*/) {
+  Tensor out = empty_cpu(q.sizes(), q.dim(), q.dtype());
   const bool packed = cu_seqlens.has_value();
   std::vector<Sequence> sequences = sequences_of(q, k_cache, cu_seqlens, prefix_lens, append_lens);
   with_dtype("q", q, [&](auto zero) {
     attend<decltype(zero)>(q, k, v, k_cache, v_cache, out, packed, scale, std::move(sequences));
   });
-  return out;
+  return {std::move(out)};
 }
 
 }  // namespace
-}  // namespace LSP_NAMESPACE
 
-STABLE_TORCH_LIBRARY_IMPL(LSP_NAMESPACE, CPU, m) { m.impl("suffix_attention", TORCH_BOX(&LSP_NAMESPACE::suffix_attention)); }
+void add_attention(CpuKernels& kernels) { kernels.add<&suffix_attention>("suffix_attention"); }
+
+}  // namespace LSP_NAMESPACE

@@ -1,5 +1,6 @@
 // token_stats, select_prefix and commit_prefix for CPU tensors. Python has checked the arguments; values that could lead
 // outside a tensor are clamped here nevertheless, because they are not checked under torch.compile.
+#include "operators.h"
 #include "tensors.h"
 #include "top2.h"
 
@@ -9,9 +10,8 @@
 #include "parallel.h"
 #include "rule.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace LSP_NAMESPACE {
@@ -59,7 +59,7 @@ Suppressed suppressed_of(const MaybeTensor& ids) {
 // log-odds is rounded; with REST the number therefore depends on the shape alone and not on the threads.
 template <bool REST>
 int64_t splits_of(int64_t rows, int64_t vocabulary) {
-  const int64_t wanted = REST ? 64 : 6 * int64_t(torch::stable::get_num_threads());
+  const int64_t wanted = REST ? 64 : 6 * thread_count();
   return std::clamp<int64_t>((wanted + rows - 1) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(vocabulary / SPLIT, 1));
 }
 
@@ -98,7 +98,7 @@ void scan_logits(const Tensor& logits, const std::vector<Row>& rows, const Suppr
 }
 
 Tensor empty_rows(const Tensor& logits, int32_t dtype) {
-  return empty_cpu(logits.sizes().data(), logits.dim() - 1, dtype);
+  return empty_cpu(logits.sizes(), logits.dim() - 1, dtype);
 }
 
 // `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
@@ -124,7 +124,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTenso
     second[i] = row.nan ? NAN : row.second + 0.0f;
     odds[i] = row.log_odds(others);
   });
-  return {tokens, top1, top2, log_odds};
+  return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds)};
 }
 
 Rule rule_of(const MaybeTensor& flags, int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,
@@ -146,15 +146,15 @@ std::tuple<Tensor, Tensor> select_all(const std::vector<Sequence>& sequences, co
     length[b] = chosen.length;
     done[b] = chosen.finished;
   }
-  return {lengths, finished};
+  return {std::move(lengths), std::move(finished)};
 }
 
 std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTensor cu_rows, MaybeTensor n_active,
                                          MaybeTensor starts, MaybeTensor flags, int64_t alpha_ppm, int64_t beta_ppm,
                                          int64_t min_length, int64_t window, std::optional<double> floor, bool snap, bool keep) {
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
-  if (!margins.is_contiguous()) margins = torch::stable::contiguous(margins);
-  if (!tokens.is_contiguous()) tokens = torch::stable::contiguous(tokens);
+  margins = contiguous(std::move(margins));
+  tokens = contiguous(std::move(tokens));
   return select_all(sequences_of(margins, margins.dim(), cu_rows, n_active, starts), rule, data_of<float>(margins),
                     data_of<int64_t>(tokens));
 }
@@ -183,14 +183,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTen
     margin[i] = row.margin();
   });
   auto [lengths, finished] = select_all(sequences, rule, margin, token);
-  return {lengths, finished, tokens, margins};
+  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins)};
 }
 
 }  // namespace
-}  // namespace LSP_NAMESPACE
 
-STABLE_TORCH_LIBRARY_IMPL(LSP_NAMESPACE, CPU, m) {
-  m.impl("token_stats", TORCH_BOX(&LSP_NAMESPACE::token_stats));
-  m.impl("select_prefix", TORCH_BOX(&LSP_NAMESPACE::select_prefix));
-  m.impl("commit_prefix", TORCH_BOX(&LSP_NAMESPACE::commit_prefix));
+void add_commit(CpuKernels& kernels) {
+  kernels.add<&token_stats>("token_stats");
+  kernels.add<&select_prefix>("select_prefix");
+  kernels.add<&commit_prefix>("commit_prefix");
 }
+
+}  // namespace LSP_NAMESPACE

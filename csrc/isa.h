@@ -1,20 +1,16 @@
 // Which instruction set serves a call: the widest that the processor has, or the one that LSP_CPU_ISA names.
 #pragma once
 
-#include <torch/csrc/stable/library.h>
-#include <torch/headeronly/util/Exception.h>
+#include "errors.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
-
-// The namespace of the operators, which is also that of this code. setup.py takes it from lsp_kernels/_namespace.py.
-#ifndef LSP_NAMESPACE
-#error "build with -DLSP_NAMESPACE=<the NAMESPACE of lsp_kernels/_namespace.py>"
-#endif
 
 // The x86 paths need GCC's or clang's per-function targets; other compilers and processors get the portable path.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define LSP_X86 1
+#include <cpuid.h>
 #else
 #define LSP_X86 0
 #endif
@@ -30,14 +26,44 @@ inline const char* name_of(Isa isa) {
   return names[int(isa)];
 }
 
-inline bool supported(Isa isa) {
+// What an x86 processor says of itself, and in XCR0 which registers the operating system keeps for a thread.
+struct Processor {
+  uint32_t leaf1_ecx = 0, leaf7_ebx = 0, leaf7_1_eax = 0;
+  uint64_t xcr0 = 0;
+
+  constexpr Isa widest() const {
+    constexpr uint32_t FMA = 1u << 12, F16C = 1u << 29;                         // leaf 1, ECX
+    constexpr uint32_t AVX2 = 1u << 5, AVX512F = 1u << 16, AVX512BW = 1u << 30;  // leaf 7, EBX
+    constexpr uint32_t AVX512_BF16 = 1u << 5;                                   // leaf 7.1, EAX
+    constexpr uint64_t YMM = 0x06, ZMM = 0xe6;                                  // XCR0: all parts of these registers
+    if (!has(leaf1_ecx, FMA | F16C) || !has(leaf7_ebx, AVX2) || !has(xcr0, YMM)) return Isa::scalar;
+    if (!has(leaf7_ebx, AVX512F | AVX512BW) || !has(xcr0, ZMM)) return Isa::avx2;
+    return has(leaf7_1_eax, AVX512_BF16) ? Isa::avx512bf16 : Isa::avx512;
+  }
+
+ private:
+  static constexpr bool has(uint64_t value, uint64_t bits) { return (value & bits) == bits; }
+};
+
+// Asks by cpuid and xgetbv rather than by __builtin_cpu_supports, which needs a symbol that not every linker provides.
+inline Processor this_processor() {
+  Processor out;
 #if LSP_X86
-  if (isa == Isa::avx512bf16) return supported(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
-  if (isa == Isa::avx512) return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
-  // Every processor with AVX2 also has F16C, for which some compilers have no test.
-  if (isa == Isa::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  constexpr uint32_t OSXSAVE = 1u << 27;  // leaf 1, ECX: xgetbv may be used
+  uint32_t eax, ebx, ecx, edx;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & OSXSAVE)) return out;
+  out.leaf1_ecx = ecx;
+  __asm__("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
+  out.xcr0 = uint64_t(edx) << 32 | eax;
+  if (!__get_cpuid_count(7, 0, &eax, &out.leaf7_ebx, &ecx, &edx) || eax < 1) return out;
+  __get_cpuid_count(7, 1, &out.leaf7_1_eax, &ebx, &ecx, &edx);
 #endif
-  return isa == Isa::scalar;
+  return out;
+}
+
+inline bool supported(Isa isa) {
+  static const Isa widest = this_processor().widest();  // once: cpuid takes a microsecond and more in a virtual machine
+  return isa <= widest;
 }
 
 // LSP_CPU_ISA is read at every call (about 50 ns), so that one process can compare the paths.
@@ -45,11 +71,12 @@ inline Isa current_isa() {
   const char* forced = std::getenv("LSP_CPU_ISA");
   for (Isa isa : WIDEST_FIRST) {
     if (forced && *forced ? std::string_view(forced) == name_of(isa) : supported(isa)) {
-      STD_TORCH_CHECK(supported(isa), "Invalid LSP_CPU_ISA: expected what this processor and build have, got ", forced);
+      if (!supported(isa))
+        fail(std::string("Invalid LSP_CPU_ISA: expected what this processor and build have, got ") + forced);
       return isa;
     }
   }
-  STD_TORCH_CHECK(false, "Invalid LSP_CPU_ISA: expected avx512bf16, avx512, avx2 or scalar, got ", forced);
+  fail(std::string("Invalid LSP_CPU_ISA: expected avx512bf16, avx512, avx2 or scalar, got ") + forced);
 }
 
 }  // namespace LSP_NAMESPACE

@@ -2,6 +2,12 @@
 #include <Python.h>
 
 #include "isa.h"
+#include "operators.h"
+
+#include <exception>
+
+#define LSP_STRING_OF(name) #name
+#define LSP_STRING(name) LSP_STRING_OF(name)
 
 namespace {
 
@@ -36,4 +42,14 @@ PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_C", "CPU kernels of ls
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&module_definition); }
+PyMODINIT_FUNC PyInit__C() {
+  try {
+    LSP_NAMESPACE::CpuKernels kernels(LSP_STRING(LSP_NAMESPACE));
+    LSP_NAMESPACE::add_commit(kernels);
+    LSP_NAMESPACE::add_attention(kernels);
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ImportError, error.what());
+    return nullptr;
+  }
+  return PyModule_Create(&module_definition);
+}

@@ -2,7 +2,7 @@
 // their data may still be in its cache. Then it takes tasks of the others, so that a slow core does not delay the call.
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
+#include "errors.h"
 
 #include <algorithm>
 #include <atomic>
@@ -18,9 +18,15 @@ struct alignas(64) Share {
   int64_t end = 0;
 };
 
+inline int64_t thread_count() {
+  uint32_t threads;
+  check(torch_get_num_threads(&threads), "counting threads");
+  return threads;
+}
+
 template <class F>
 void parallel_tasks(int64_t tasks, int64_t elements_per_task, const F& run) {
-  const int64_t threads = std::min<int64_t>(tasks, torch::stable::get_num_threads());
+  const int64_t threads = std::min<int64_t>(tasks, thread_count());
   if (threads <= 1 || tasks * elements_per_task < SERIAL_WORK) {
     for (int64_t task = 0; task < tasks; ++task) run(task);
     return;
@@ -30,12 +36,15 @@ void parallel_tasks(int64_t tasks, int64_t elements_per_task, const F& run) {
     shares[i].next = i * tasks / threads;
     shares[i].end = (i + 1) * tasks / threads;
   }
-  torch::stable::parallel_for(0, threads, 1, [&](int64_t own, int64_t) {
+  const auto work = [&](int64_t own) {
     for (int64_t i = 0; i < threads; ++i) {
       Share& share = shares[(own + i) % threads];
       for (int64_t task; (task = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;) run(task);
     }
-  });
+  };
+  using Work = decltype(work);
+  const ParallelFunc call = [](int64_t own, int64_t, void* context) { (*static_cast<Work*>(context))(own); };
+  check(torch_parallel_for(0, threads, 1, call, const_cast<void*>(static_cast<const void*>(&work))), "a parallel loop");
 }
 
 }  // namespace LSP_NAMESPACE
