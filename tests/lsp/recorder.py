@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,8 +12,21 @@ import torch
 from torch import Tensor
 
 import lsp
+from lsp.decoding import Progress
 from lsp.decoding.canvas import Canvas
-from lsp_kernels import PrefixCache
+from lsp_kernels import PrefixCache, PrefixRule
+
+SCHEDULERS = {
+    "paper": lsp.LongestStablePrefix(PrefixRule(0.1, 0.3)),
+    "guarded": lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=0.5, no_delimiter="keep")),
+    "islands": lsp.LongestStablePrefix(PrefixRule(floor=2.0, beta=1.0, snap=False), islands=3.0),
+    "fixed": lsp.FixedPrefix(2),
+    "topk": lsp.TopK(2),
+    "threshold": lsp.Threshold(0.6),
+    "scattered": lsp.ScatteredMargin(PrefixRule(0.1, 0.2)),
+    "prophet": lsp.Prophet((7.5, 5.0, 4.0)),
+}
+"""One scheduler of each kind, with parameters that random models reach."""
 
 
 @dataclass
@@ -77,3 +91,8 @@ def scripted(rows: Callable[[list[int]], np.ndarray], size: int, mask: int, **co
 def commits(canvas: Canvas) -> list[int]:
     """How many tokens each pass committed, also those that a stop dropped later."""
     return np.bincount(canvas.committed_in[canvas.committed_in >= 0], minlength=canvas.passes).tolist()
+
+
+def last(states: Iterable[Progress]) -> Progress:
+    """The state at the end of a run."""
+    return deque(states, maxlen=1)[0]

@@ -1,0 +1,148 @@
+"""`lsp.integrations.llada`, called as LLaDA calls its own function, against LLaDA's loop and the rule's definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lsp
+from lsp.integrations.llada import generate
+from lsp_kernels import PrefixRule, Vocabulary
+from tests.lsp.foreign import (
+    GUARDED,
+    MASK,
+    REFUSED,
+    SIZE,
+    Masked,
+    canvas_of,
+    prefix_loop,
+    probabilities,
+    prompt_of,
+)
+
+
+def llada_loop(model: nn.Module, prompt: Tensor, steps: int, gen_length: int, block_length: int) -> Tensor:
+    """LLaDA's formula: in each step of a block the most confident masks, as many as the schedule says."""
+    x, start, blocks = canvas_of(prompt, gen_length), prompt.shape[1], gen_length // block_length
+    for block in range(blocks):
+        for _ in range(steps // blocks):
+            tokens, confidence = probabilities(model(x, attention_mask=None).logits)
+            confidence[:, start + (block + 1) * block_length :] = -torch.inf
+            confidence = torch.where(x == MASK, confidence, -torch.inf)
+            for j in range(len(x)):
+                taken = torch.topk(confidence[j], gen_length // steps).indices
+                x[j, taken] = tokens[j, taken]
+    return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("k", "block_length"), [(1, 24), (1, 8), (2, 8)])
+def test_llada_generates_what_it_did_with_its_own_scheduler(k: int, block_length: int) -> None:
+    prompt, model = prompt_of(2, 5), Masked(1)
+    expected = llada_loop(model, prompt, 24 // k, 24, block_length)
+    x = generate(
+        model, prompt, torch.ones_like(prompt), steps=24 // k, gen_length=24, block_length=block_length,
+        temperature=0.0, cfg_scale=0.0, remasking="low_confidence", mask_id=MASK, scheduler=lsp.TopK(k),
+    )  # fmt: skip
+    assert torch.equal(x, expected)
+    assert (x.dtype, x.shape) == (torch.int64, (2, 29))
+    assert len(set(x[:, 5:].flatten().tolist())) > 10
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("config", [True, False], ids=["config", "no config"])
+def test_llada_generates_by_the_longest_stable_prefix(config: bool) -> None:
+    model, prompt = Masked(2, sharp=9.0, config=config), prompt_of(3, 5)
+    x = generate(model, prompt, steps=7, gen_length=24, block_length=8, mask_id=MASK)
+    passes = 0
+    for row, ids in zip(x, canvas_of(prompt, 24), strict=True):
+        expected, needed = prefix_loop(lambda ids: Masked(2, sharp=9.0)(ids).logits, ids, GUARDED, block=8, start=5)
+        assert torch.equal(row, expected)
+        passes += needed
+    assert model.passes == passes + (not config)
+    assert 6 < passes < 3 * 20
+    assert len(set(x[:, 5:].flatten().tolist())) > 10
+
+
+@torch.no_grad()
+def test_llada_with_a_vocabulary_snaps_and_stops() -> None:
+    model, prompt = Masked(3, sharp=6.0), prompt_of(4, 5)
+    rule, delimiters, ended = PrefixRule(floor=2.0, beta=1.0, no_delimiter="keep"), set(range(0, SIZE, 4)), 0
+    given = {
+        "gen_length": 24,
+        "block_length": 24,
+        "mask_id": MASK,
+        "scheduler": lsp.LongestStablePrefix(rule, islands=None),
+    }
+    stop = int(generate(model, prompt, vocabulary=Vocabulary(SIZE, delimiters), **given)[0, 14])
+    x = generate(model, prompt, vocabulary=Vocabulary(SIZE, delimiters, [stop]), **given)
+    for row, ids in zip(x, canvas_of(prompt, 24), strict=True):
+        expected, _ = prefix_loop(lambda ids: model(ids).logits, ids, rule, delimiters, {stop})
+        assert torch.equal(row, expected)
+        ended += int(row[-1] == row[-2] == stop)
+    assert ended > 0
+
+
+def test_llada_decodes_a_loaded_model_on_its_cache() -> None:
+    model = lsp.load("tiny")
+    ids, mask_id = lsp.load_tokenizer(model)("Use 3, 5 and 7 to make 15.\n")["input_ids"], model.config.mask_id
+    vocabulary = lsp.tokens.vocabulary(lsp.load_tokenizer(model), model.config)
+    x = generate(model, torch.tensor([ids]), gen_length=32, block_length=32, mask_id=mask_id, vocabulary=vocabulary)
+    (expected,) = lsp.generate(model, ids, max_new_tokens=32, block_length=32)
+    stop = model.config.stop_ids[0]
+    padding = [stop] * (32 - len(expected.tokens))
+    assert x[0].tolist() == ids + expected.tokens + padding
+    assert len(set(expected.tokens)) > 5
+    with pytest.raises(ValueError, match=rf"Invalid mask_id: expected {mask_id} of the model's config, got 126336"):
+        generate(model, torch.tensor([ids]))
+
+
+def test_llada_samples_from_the_global_generator() -> None:
+    model, prompt = Masked(4), prompt_of(2, 5)
+    texts = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        texts.append(generate(model, prompt, gen_length=8, block_length=8, temperature=1.0, mask_id=MASK))
+    assert torch.equal(texts[0], texts[1])
+    assert not torch.equal(texts[0], texts[2])
+
+
+def test_what_llada_cannot_do_is_refused() -> None:
+    model, prompt = Masked(), prompt_of(2, 5)
+    padded = torch.ones_like(prompt)
+    padded[0, 3] = 0
+    given = {"model": model, "prompt": prompt, "gen_length": 8, "block_length": 8, "mask_id": MASK}
+    for name, value, message in [
+        REFUSED["random"],
+        ("temperature", -1.0, "Invalid temperature: expected a .*number >= 0, got -1.0"),
+        ("cfg_scale", 1.5, "Invalid cfg_scale: expected 0, as there is no guidance here, got 1.5"),
+        ("attention_mask", padded, "Invalid attention_mask: expected padding on the left only, got zeros after ones"),
+        ("attention_mask", padded[:, 1:], r"Invalid shape of attention_mask: expected \[2, 5\] as the prompt"),
+        ("logits_eos_inf", True, "Invalid logits_eos_inf: expected False, got True; pass a vocabulary"),
+        ("confidence_eos_eot_inf", True, "Invalid confidence_eos_eot_inf: expected False, got True"),
+        ("block_length", 3, "Invalid block_length: expected a divisor of gen_length = 8, as in LLaDA, got 3"),
+        ("gen_length", 0, "Invalid gen_length"),
+        ("prompt", prompt[0], r"Invalid shape of prompt: expected \[B, P\], got \[5\]"),
+        ("prompt", prompt.float(), "Invalid dtype of prompt: expected integers, got torch.float32"),
+        ("prompt", canvas_of(prompt, 1), r"Invalid prompts\[0\]\[5\]: expected no mask in a prompt"),
+        ("mask_id", 126336, "Invalid mask_id: expected an id from 0 to 59, got 126336"),
+        ("model", 3, "Invalid model: expected a module or a function, got a int"),
+        ("vocabulary", Vocabulary(SIZE + 1), r"Invalid logits of the model: expected \[1, 13, 61\], got \[1, 13, 60\]"),
+        ("scheduler", "magic", "Invalid scheduler"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            generate(**{**given, name: value})
+
+
+@torch.no_grad()
+def test_llada_takes_a_batch_that_is_padded_on_the_left() -> None:
+    model, prompts = Masked(3, sharp=6.0), [prompt_of(1, n)[0] for n in (5, 2, 4)]
+    width, pad = 5, 1
+    padded = torch.stack([torch.cat([torch.full((width - len(p),), pad), p]) for p in prompts])
+    mask = torch.stack([torch.arange(width) >= width - len(p) for p in prompts]).long()
+    given = {"gen_length": 16, "block_length": 8, "mask_id": MASK}
+    out = generate(model, padded, mask, **given)
+    assert torch.equal(out[:, :width], padded)
+    for row, prompt in zip(out, prompts, strict=True):
+        assert torch.equal(row[width:], generate(model, prompt[None], **given)[0, len(prompt) :])
