@@ -1,6 +1,6 @@
 """Builds the optional C++ extension, which needs a C++ compiler and nothing of torch.
 
-If the build fails, the install still succeeds and the PyTorch reference serves; the wheel is then tagged as pure Python.
+If the build fails, the install still succeeds, the PyTorch reference serves and the wheel is tagged as pure Python.
 ``LSP_REQUIRE_EXTENSION=1`` makes a failure an error.
 
 ``LSP_PACKAGE=name`` builds it for a copy of ``lsp_kernels`` in a folder of that name instead. The operators are

@@ -7,6 +7,7 @@
 
 from typing import Any
 
+from lsp import extras as extras  # first: it names what is not installed
 from lsp import models, schedulers, tokens
 from lsp.decoding import Custom, DecodingError, Options, Scheduler, decode
 from lsp.generation import Generation, generate, stream

@@ -12,6 +12,7 @@ from typing import Any
 from lsp.decoding import Chosen, DecodingError, Options, Progress, Scheduler, Step, decode
 from lsp.decoding.canvas import Canvas
 from lsp.decoding.writer import Writer
+from lsp.extras import needed_by
 from lsp.models import adapt
 from lsp.prompts import Prompt, as_batch, encode, tokenizer_of
 from lsp.schedulers import scheduler_of
@@ -259,8 +260,9 @@ class Run:
 @contextmanager
 def bar(total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr over committed tokens; gives the function that moves it."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
+    with needed_by("a progress bar"):
+        from rich.console import Console
+        from rich.progress import Progress as Bar
 
     with Bar(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("decoding", total=total)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -39,6 +40,17 @@ SCHEMAS = {
 
 library = torch.library.Library(NAMESPACE, "DEF")
 operators = getattr(torch.ops, NAMESPACE)  # call `.default` of each: it saves the search for an overload
+
+
+CPP_REPAIR = (
+    "To build it, have a C++ compiler (g++ or clang++) and reinstall lsp-kernels from its source; with "
+    "LSP_REQUIRE_EXTENSION=1 in the environment pip shows why a build fails."
+)
+NOT_ON_WINDOWS = "It is not built on Windows: there is one for Linux, also under WSL."
+REPAIRS = {
+    "cpu": NOT_ON_WINDOWS if sys.platform == "win32" else CPP_REPAIR,
+    "cuda": "To have it: pip install 'lsp-kernels[triton]'.",
+}
 
 
 class SlowBackendWarning(UserWarning):
@@ -146,11 +158,11 @@ def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(operation)
     def serve(rows: Tensor, *arguments: Any) -> Any:
-        reason = {"cpu": cpp_reason, "cuda": triton_reason()}.get(rows.device.type)
+        device = rows.device.type
+        reason = {"cpu": cpp_reason, "cuda": triton_reason()}.get(device)
         if reason is not None:
-            warnings.warn(
-                f"{reason}; the PyTorch reference serves {rows.device.type} tensors", SlowBackendWarning, stacklevel=4
-            )
+            slow = f"{reason}; the PyTorch reference serves {device} tensors, several times slower. {REPAIRS[device]}"
+            warnings.warn(slow, SlowBackendWarning, stacklevel=4)
         with torch.no_grad():
             return operation(rows, *arguments)
 
@@ -190,8 +202,10 @@ def _load_cpp() -> tuple[ModuleType | None, str | None]:
     """The C++ extension, or None and the reason why it cannot be loaded."""
     try:
         return importlib.import_module("._C", __package__), None
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         return None, f"the C++ extension is missing ({error})"
+    except ImportError as error:
+        return None, f"the C++ extension cannot be loaded ({error})"
 
 
 _register("commit", "token_stats", _token_stats, _meta_token_stats)

@@ -35,7 +35,7 @@ def processor() -> Report:
     yield "threads", str(torch.get_num_threads())
     forced = os.environ.get("LSP_CPU_ISA")
     if _ops.cpp is None:
-        yield "C++ extension", str(_ops.cpp_reason)
+        yield "C++ extension", f"{_ops.cpp_reason}. {_ops.REPAIRS['cpu']}"
         return
     yield "C++ extension", f"{_ops.cpp.__file__}, built by {_ops.cpp.compiler()} with {_ops.cpp.flags()}"
     widest = _ops.cpp.best_isa()
@@ -73,6 +73,8 @@ def backends() -> Report:
             "Triton (it is installed)" if has(f"{NAMESPACE}::{name}", "CUDA") else f"reference ({_ops.triton_reason()})"
         )
         yield name, f"CPU: {cpu}; GPU: {gpu}; other devices: reference"
+    if reason := _ops.triton_reason():
+        yield "Triton", f"{reason}. {_ops.REPAIRS['cuda']}"
 
 
 def targets() -> None:
@@ -80,7 +82,7 @@ def targets() -> None:
     try:
         from .triton.aot.report import print_targets
     except ImportError as error:
-        print(f"compiling for other GPUs needs Triton: pip install triton numpy ({error})")
+        print(f"compiling for other GPUs needs Triton: pip install 'lsp-kernels[triton]' ({error})")
     else:
         print_targets()
 

@@ -1,6 +1,6 @@
 """The `lsp` command: one line for every error, and the exit codes. The commands are the other files of this folder.
 
-Typer and rich are an extra, which `import lsp` does not need.
+`import lsp` does not need typer and rich, which the commands need.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-EXTRA = "the lsp command needs typer and rich: pip install 'lsp-kernels[cli]'"
+from lsp.extras import needed_by
+
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
 
@@ -21,7 +22,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit code: 0, 1 for failures, 2 for bad usage, 130 for an interrupt."""
     try:
-        from lsp.cli.app import app
+        with needed_by("the lsp command"):
+            from lsp.cli.app import app
 
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # an answer is not lost to a terminal that cannot show it
@@ -52,8 +54,6 @@ def is_usage(error: Exception) -> bool:
 def in_words(error: Exception) -> object:
     if hasattr(error, "format_message"):  # of click, which some versions of typer bring along under another name
         return error.format_message()
-    if isinstance(error, ImportError) and error.name in ("typer", "rich"):
-        return EXTRA
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return error

@@ -20,6 +20,7 @@ from lsp.evaluation import comparison, tables
 from lsp.evaluation.plot import FORMATS as PICTURES
 from lsp.evaluation.plot import plot as draw
 from lsp.evaluation.problems import load_problems
+from lsp.extras import needed_by
 from lsp.tiny.tasks import SPLITS, TASKS
 
 WIDE = 140  # columns of a table that goes to a file
@@ -136,7 +137,8 @@ def check_output(path: Path, endings: Any) -> None:
 def check_plot(path: Path | None) -> None:
     if path is not None:
         check_output(path, PICTURES)
-        import matplotlib  # noqa: F401, or it would be missed only after the work
+        with needed_by("a plot"):
+            import matplotlib  # noqa: F401, or it would be missed only after the work
 
 
 def show(task: str, rows: list[dict[str, Any]]) -> Table:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lsp.evaluation.tables import tasks
+from lsp.extras import needed_by
 
 COSTS = {"passes": "passes per problem", "positions": "token positions per problem"}
 MARKERS = "osD^vP*X<>hd"
@@ -22,7 +23,8 @@ def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, group: str = "sche
     """
     if Path(path).suffix not in FORMATS:
         raise ValueError(f"Invalid plot: expected a file name with {', '.join(FORMATS)}, got {str(path)!r}")
-    import matplotlib
+    with needed_by("a plot"):
+        import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lsp.extras import needed_by
+
 WHOLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -62,7 +64,8 @@ def read_into(target: Tensor, name: str, stored: Stored) -> None:
 
 def write(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) -> None:
     """Writes a single file or, where that would exceed `shard_bytes`, numbered ones with an index."""
-    from safetensors.torch import save_file
+    with needed_by("writing a checkpoint"):
+        from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     shards = list(_shards(tensors, shard_bytes))
@@ -118,7 +121,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _open(file: Path) -> Any:
-    from safetensors import SafetensorError, safe_open
+    with needed_by("reading a checkpoint"):
+        from safetensors import SafetensorError, safe_open
 
     try:
         return safe_open(file, framework="pt", device="cpu")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from lsp.extras import needed_by
 from lsp.tiny import CHECKPOINT
 
 SMALL = ["*.json", "*.txt", "*.model", "*.jinja"]
@@ -44,13 +45,9 @@ def _download(
     local_files_only: bool,
     weights: bool,
 ) -> Path:
-    try:
+    with needed_by(f"{name} is not a local folder, and a download"):
         import huggingface_hub.errors as errors
         from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ImportError(
-            f"{name} is not a local folder, and a download needs huggingface_hub: pip install 'lsp-kernels[models]'"
-        ) from None
     patterns = [*SMALL, "*.safetensors"] if weights else SMALL
     try:
         return Path(

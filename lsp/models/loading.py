@@ -6,7 +6,6 @@ is read. The weights are then copied from the mapped files to where they belong,
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lsp.extras import needed_by
 from lsp.models import checkpoint
 from lsp.models.checkpoint import DTYPES, Stored
 from lsp.models.config import Family, ModelConfig
@@ -219,9 +219,8 @@ def register() -> None:
 
 def _transformers() -> ModuleType:
     """The part that needs transformers."""
-    if importlib.util.find_spec("transformers") is None:
-        raise ImportError("Tokenizers and Auto classes need transformers: pip install 'lsp-kernels[models]'")
-    from lsp.models import hf
+    with needed_by("a tokenizer or an Auto class"):
+        from lsp.models import hf
 
     return hf
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from rich.style import Style
-from rich.table import Table
-from rich.text import Text
-
 from lsp.decoding.writer import INCOMPLETE
+from lsp.extras import needed_by
 from lsp.generation import Generation
+
+with needed_by("showing an answer in a terminal"):
+    from rich.style import Style
+    from rich.table import Table
+    from rich.text import Text
 
 LIGHT, DARK = (222, 245, 217), (0, 84, 33)  # the first pass and the last
 

@@ -175,5 +175,5 @@ def _triton() -> Any:
     try:
         import triton
     except ImportError as error:
-        raise ImportError("compiling kernels needs Triton: pip install triton numpy") from error
+        raise ImportError("compiling kernels needs Triton: pip install 'lsp-kernels[triton]'") from error
     return triton
