@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
+from lsp.tracing.printable import printable
+
 EXTRA = "the lsp command needs typer and rich: pip install 'lsp-kernels[cli]'"
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -40,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def fail(what: object, code: int) -> int:
     """Says in one line what went wrong."""
-    print(f"lsp: error: {(str(what).strip() or type(what).__name__).splitlines()[0]}", file=sys.stderr)
+    print(f"lsp: error: {printable((str(what).strip() or type(what).__name__).splitlines()[0])}", file=sys.stderr)
     return code
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,8 +22,10 @@ from lsp.evaluation.plot import FORMATS as PICTURES
 from lsp.evaluation.plot import plot as draw
 from lsp.evaluation.problems import load_problems
 from lsp.tiny.tasks import SPLITS, TASKS
+from lsp.tracing.printable import printable
 
 WIDE = 140  # columns of a table that goes to a file
+SECONDS_BETWEEN_LINES = 10.0  # of progress that goes to a file
 TAILS = {"dropped": (True,), "decoded": (False,), "both": (True, False)}
 
 Tasks = Annotated[
@@ -138,7 +141,7 @@ def check_plot(path: Path | None) -> None:
 
 def show(task: str, rows: list[dict[str, Any]]) -> Table:
     """The table of a task for a terminal of 80 columns."""
-    title = Text(f"\n{task}, the tail after the stop {'decoded' if rows[0]['tail'] else 'dropped'}", "bold")
+    title = Text(f"\n{printable(task)}, the tail after the stop {'decoded' if rows[0]['tail'] else 'dropped'}", "bold")
     table = Table(
         title=title, box=None, pad_edge=False, title_justify="left", header_style="bold", padding=(0, 1, 0, 0)
     )
@@ -152,9 +155,28 @@ def show(task: str, rows: list[dict[str, Any]]) -> Table:
 
 
 @contextmanager
-def bar(what: str, total: int) -> Iterator[Any]:
-    """A progress bar on stderr; gives the function that moves it on by one."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def bar(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Progress on stderr, as a bar in a terminal, else as a line now and then; gives the function that moves it on."""
+    what = printable(what)
+    if not sys.stderr.isatty():
+        yield lines(what, total)
+        return
+    description = TextColumn("{task.description}", markup=False)
+    columns = (description, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda: progress.advance(task)
+
+
+def lines(what: str, total: int) -> Callable[[], None]:
+    """A function that counts its calls and writes the count to stderr, not more often than every few seconds."""
+    done, written = 0, time.monotonic()
+
+    def advance() -> None:
+        nonlocal done, written
+        done += 1
+        if time.monotonic() - written >= SECONDS_BETWEEN_LINES:
+            print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
+            written = time.monotonic()
+
+    return advance

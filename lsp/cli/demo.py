@@ -15,6 +15,7 @@ from lsp.cli.compare import check_output
 from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
 from lsp.tracing import terminal
 from lsp.tracing.html import write
+from lsp.tracing.printable import printable
 
 LSP, PAPER, FULL, THRESHOLD = "LSP", "LSP, paper's rule", "Full, blocks of 16", "Threshold 0.9"
 SCHEDULERS: dict[str, dict[str, Any]] = {
@@ -102,7 +103,7 @@ def run(console: Console, problems: int, page: Path) -> None:
 def show(console: Console, task: str, solved: list[Solved], tokenizer: Any) -> None:
     """One problem in detail: the prompt, two answers by pass, and what each scheduler needed."""
     console.rule(task)
-    console.print(Text(solved[0].problem.prompt.strip()))
+    console.print(Text(printable(solved[0].problem.prompt.strip())))
     for name, one in zip(SCHEDULERS, solved, strict=True):
         if name in (LSP, THRESHOLD):  # a pass for every token says nothing by colours
             verdict = "right" if one.right else "wrong"

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lsp.decoding.writer import INCOMPLETE
 from lsp.generation import Generation
+from lsp.tracing.printable import printable
 
 LIGHT, DARK = (222, 245, 217), (0, 84, 33)  # the first pass and the last
 
@@ -19,7 +20,8 @@ LIGHT, DARK = (222, 245, 217), (0, 84, 33)  # the first pass and the last
 def answer(pieces: Sequence[str], committed_in: Sequence[int]) -> Text:
     """The text with every token on the green of its pass, from light to dark.
 
-    Every run of tokens of one pass begins with its number, from 1, so that it also reads without colours.
+    Every run of tokens of one pass begins with its number, from 1, so that it also reads without colours. Control
+    characters are shown as Python writes them.
 
     Parameters
     ----------
@@ -33,7 +35,7 @@ def answer(pieces: Sequence[str], committed_in: Sequence[int]) -> Text:
         if piece and number != before:
             out.append(f"[{number + 1}]", "bold")
             before = number
-        out.append(piece, shade(number, max(committed_in)))
+        out.append(printable(piece), shade(number, max(committed_in)))
     return out
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,56 +19,18 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 pytest.importorskip("transformers")
 
-from lsp import cli
-from lsp.cli import options, settings
+from lsp.cli import settings
 from lsp.evaluation import grid
 from lsp.tiny.tasks import generate
 from lsp_kernels import PrefixRule
 from tests.lsp.checkpoints import llada
+from tests.lsp.commands import Ran, load_model, process
 
 PROMPT, NEW = "Use 3, 5 and 7 to make 15.\n", ("--max-new-tokens", "24")
 FLOOR_3 = replace(PrefixRule.guarded(), floor=3.0)
 ANSWER = "First 7 + 5 = 12, then 12 + 3 = 15."
 PRESET = lsp.LongestStablePrefix().options
 ROOT = Path(__file__).parents[2]
-load_model = cache(options.load_model)
-
-
-class Ran:
-    """What a command returned and printed."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    monkeypatch.setattr(options, "load_model", load_model)
-
-    def call(*arguments: object, stdin: str = "") -> Ran:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        code = cli.run([str(argument) for argument in arguments])
-        return Ran(code, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
-def fails(run: Callable[..., Ran]) -> Callable[..., None]:
-    def check(code: int, message: str, *arguments: object) -> None:
-        ran = run(*arguments)
-        assert (ran.code, ran.out) == (code, "")
-        assert ran.err.startswith("lsp: error: ")
-        assert ran.err.count("\n") == 1
-        assert message in ran.err
-
-    return check
-
-
-def process(*arguments: str, code: str = "from lsp.cli import main; main()", **more: object) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, text=True, **pipes)
 
 
 # Help
@@ -385,6 +343,19 @@ def test_compare_writes_what_it_shows(run: Callable[..., Ran], tmp_path: Path) -
         assert f"| {row['scheduler']} |" in files[0].read_text()
     assert len(files[1].read_text().splitlines()) == 1 + len(rows)
     assert (tmp_path / "t.svg").stat().st_size > 1000
+
+
+def test_progress_that_goes_to_a_file_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lsp.cli import compare
+
+    clock = iter([0.0, 4.0, 11.0, 11.0, 12.0, 13.0])  # the beginning, then one or two readings a call
+    monkeypatch.setattr(compare.time, "monotonic", lambda: next(clock))
+    with compare.bar("sums", 4) as advance:
+        for _ in range(4):
+            advance()
+    assert capsys.readouterr() == ("", "sums: 2 of 4\n")
 
 
 def test_compare_takes_a_file_of_problems(run: Callable[..., Ran], tmp_path: Path) -> None:

@@ -197,7 +197,16 @@ def index_naming(name: object) -> Callable[[Path], None]:
     return change
 
 
-OUTSIDE = ["absolute", "../x.safetensors", "./../x.safetensors", "..\\x.safetensors", "C:x.safetensors", "..", "", "a/b"]
+OUTSIDE = [
+    "absolute",
+    "../x.safetensors",
+    "./../x.safetensors",
+    "..\\x.safetensors",
+    "C:x.safetensors",
+    "..",
+    "",
+    "a/b",
+]
 OUTSIDE += ["config.json", "a\0.safetensors", 3, None, ["x.safetensors"]]
 NO_NAME = "expected names of safetensors files in its folder, got"
 
