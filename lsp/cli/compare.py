@@ -21,6 +21,7 @@ from lsp.evaluation import comparison, tables
 from lsp.evaluation.plot import FORMATS as PICTURES
 from lsp.evaluation.plot import plot as draw
 from lsp.evaluation.problems import load_problems
+from lsp.files import check_writable, write_whole
 from lsp.tiny.tasks import SPLITS, TASKS
 from lsp.tracing.printable import printable
 
@@ -111,13 +112,19 @@ def compare(
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:
         total = comparison.total_of(each, settings, batch, flips)
+        failure: comparison.NotJudgedError | None = None
         with bar(each.name, total) as advance:
-            results = comparison.compare(network, each, settings, advance=advance, **arguments)
+            try:
+                results = comparison.compare(network, each, settings, advance=advance, **arguments)
+            except comparison.NotJudgedError as error:
+                results, failure = error.results, error
         rows += tables.rows(each.name, results)
         for stop in TAILS[tail]:
             console.print(show(each.name, [row for row in rows if row["task"] == each.name and row["tail"] != stop]))
         for path in out or ():  # after every task, so that nothing is lost if a later one fails
-            path.write_text(tables.FORMATS[path.suffix](rows, about), "utf-8")
+            write_whole(path, tables.FORMATS[path.suffix](rows, about))
+        if failure is not None:
+            raise failure
     for path in out or ():
         print(f"wrote {path}")
     if plot is not None:
@@ -129,8 +136,7 @@ def check_output(path: Path, endings: Any) -> None:
     """Refuses an output that cannot be written, before hours of work are spent on it."""
     if path.suffix not in endings:
         raise ValueError(f"Invalid {path}: expected a name that ends in {', '.join(endings)}")
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(2, "no such folder", str(path.parent))
+    check_writable(path)
 
 
 def check_plot(path: Path | None) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 import lsp
 from lsp.cli.compare import check_output
-from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
+from lsp.tiny.tasks import REGION, TASKS, CouldNotJudge, Problem, check_judge, generate, verify
 from lsp.tracing import terminal
 from lsp.tracing.html import write
 from lsp.tracing.printable import printable
@@ -84,20 +84,33 @@ def run(console: Console, problems: int, page: Path) -> None:
     """Solves this many problems of each task, shows the first of each in detail, and writes the trace of one."""
     solver = Solver()
     all_solved: list[Solved] = []
-    for task in TASKS:
+    tasks = judged(console)
+    for task in tasks:
         for i, problem in enumerate(generate(task, problems, split="test", seed=SEED)):
             solved = solver.solve(problem)
             all_solved += solved
             if i == 0:
                 show(console, task, solved, solver.tokenizer)
     console.rule(f"all problems, {problems} of each task")
-    groups = {task: total(one for one in all_solved if one.problem.task == task) for task in TASKS}
+    groups = {task: total(one for one in all_solved if one.problem.task == task) for task in tasks}
     console.print(terminal.table(groups | {"all": total(all_solved)}, base=FULL))
     console.print(f"\n{NOTE}\n")
     first = all_solved[0].problem
     write(page, solver.traces(first), title=f"LSP and Threshold 0.9: {first.task}")
     where = Text(f"Every pass over the {first.task} problem, to step through in a browser: {page.absolute()}")
     console.print(where, soft_wrap=True)
+
+
+def judged(console: Console) -> list[str]:
+    """The tasks whose answers can be judged on this system; says why others are left out."""
+    out = []
+    for task in TASKS:
+        try:
+            check_judge(task)
+            out.append(task)
+        except CouldNotJudge as error:
+            console.print(Text(f"{task} is left out. {error}."))
+    return out
 
 
 def show(console: Console, task: str, solved: list[Solved], tokenizer: Any) -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 
 from lsp.cli import settings
 from lsp.evaluation import grid
-from lsp.tiny.tasks import generate
+from lsp.tiny.tasks import generate, sandbox
 from lsp_kernels import PrefixRule
 from tests.lsp.checkpoints import llada
 from tests.lsp.commands import Ran, load_model, process
@@ -208,7 +208,9 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ("expected text in UTF-8, got 'a\\udcff'", ["generate", "a\udcff"]),
         ("expected a name that ends in .html or .jsonl, got out.txt", ["trace", "out.txt"]),
         ("Invalid task: expected one of arithmetic", ["trace", "out.jsonl", "--task", "foo"]),
-        ("Invalid index: expected at least 0, got -1", ["trace", "out.jsonl", "--index", "-1"]),
+        ("Invalid index: expected at least 0 and at most 4999, got -1", ["trace", "out.jsonl", "--index", "-1"]),
+        ("at most 4999, got 99999999", ["trace", "out.jsonl", "--index", "99999999"]),
+        ("Invalid n: expected at most 5000 problems of a task, got 99999999", ["compare", "--problems", "99999999"]),
         ("expected a PROMPT or --file FILE, got both", ["trace", "out.jsonl", "x", "--file", __file__]),
         ("Invalid --from: expected a page", ["trace", "out.jsonl", "--from", "x"]),
         ("expected JSON lines of 'lsp trace 2'", ["trace", "out.html", "--from", __file__]),
@@ -386,6 +388,38 @@ def test_tune_goes_on_and_refuses_other_results(
     fails(2, "expected results with", "tune", first, *given, "--seed", 3)
     assert run("tune", second, *given, "--split", "test", "--from", first, "--plot", tmp_path / "t.png").code == 0
     assert {json.loads(line)["split"] for line in second.read_text().splitlines()} == {"test"}
+
+
+def test_answers_that_cannot_be_judged_end_a_comparison_and_keep_what_was_measured(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "CHILD", ["/no/such/python"])
+    out, given = tmp_path / "t.json", ["--problems", 1, "--flips", 0, "--tail", "dropped", *NEW]
+    ran = run("compare", "--task", "countdown", "--task", "code", "--task", "sudoku", *given, "--out", out)
+    assert ran.code == 1
+    assert ran.err.endswith("lsp: error: Could not judge programs: the process that runs them cannot start: "
+                            "/no/such/python: No such file or directory\n")  # fmt: skip
+    rows = json.loads(out.read_text())["rows"]
+    first, second = ([row for row in rows if row["task"] == task] for task in ("countdown", "code"))
+    assert len(first) == len(second) > 0
+    assert not [row for row in rows if row["task"] == "sudoku"]
+    assert all(row["accuracy"] is not None for row in first)
+    assert all(row["accuracy"] is row["solved"] is None and row["passes"] > 0 for row in second)
+    assert "? (not judged)" in ran.out
+
+
+def test_answers_that_cannot_be_judged_end_a_grid_and_keep_its_rows(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "CHILD", ["/no/such/python"])
+    preset = grid.describe(lsp.LongestStablePrefix(), PRESET)
+    few = [candidate for candidate in grid.grid() if candidate.name in ("Full", preset)]
+    monkeypatch.setattr(grid, "grid", lambda: few)
+    out = tmp_path / "r.jsonl"
+    ran = run("tune", out, "--task", "countdown", "--task", "code", "--problems", 1, *NEW)
+    assert ran.code == 1
+    assert "lsp: error: Could not judge programs" in ran.err
+    assert {row["task"] for row in grid.read(out)} == {"countdown"}
 
 
 @pytest.mark.parametrize(
