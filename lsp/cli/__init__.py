@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from lsp.extras import needed_by
+from lsp.tracing.printable import printable
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -42,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def fail(what: object, code: int) -> int:
     """Says in one line what went wrong."""
-    print(f"lsp: error: {(str(what).strip() or type(what).__name__).splitlines()[0]}", file=sys.stderr)
+    print(f"lsp: error: {printable((str(what).strip() or type(what).__name__).splitlines()[0])}", file=sys.stderr)
     return code
 
 

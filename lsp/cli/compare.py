@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,9 +22,12 @@ from lsp.evaluation.plot import FORMATS as PICTURES
 from lsp.evaluation.plot import plot as draw
 from lsp.evaluation.problems import load_problems
 from lsp.extras import needed_by
+from lsp.files import check_writable, write_whole
 from lsp.tiny.tasks import SPLITS, TASKS
+from lsp.tracing.printable import printable
 
 WIDE = 140  # columns of a table that goes to a file
+SECONDS_BETWEEN_LINES = 10.0  # of progress that goes to a file
 TAILS = {"dropped": (True,), "decoded": (False,), "both": (True, False)}
 
 Tasks = Annotated[
@@ -112,13 +116,19 @@ def compare(
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:
         total = comparison.total_of(each, settings, batch, flips)
+        failure: comparison.NotJudgedError | None = None
         with bar(each.name, total) as advance:
-            results = comparison.compare(network, each, settings, advance=advance, **arguments)
+            try:
+                results = comparison.compare(network, each, settings, advance=advance, **arguments)
+            except comparison.NotJudgedError as error:
+                results, failure = error.results, error
         rows += tables.rows(each.name, results)
         for stop in TAILS[tail]:
             console.print(show(each.name, [row for row in rows if row["task"] == each.name and row["tail"] != stop]))
         for path in out or ():  # after every task, so that nothing is lost if a later one fails
-            path.write_text(tables.FORMATS[path.suffix](rows, about), "utf-8")
+            write_whole(path, tables.FORMATS[path.suffix](rows, about))
+        if failure is not None:
+            raise failure
     for path in out or ():
         print(f"wrote {path}")
     if plot is not None:
@@ -130,8 +140,7 @@ def check_output(path: Path, endings: Any) -> None:
     """Refuses an output that cannot be written, before hours of work are spent on it."""
     if path.suffix not in endings:
         raise ValueError(f"Invalid {path}: expected a name that ends in {', '.join(endings)}")
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(2, "no such folder", str(path.parent))
+    check_writable(path)
 
 
 def check_plot(path: Path | None) -> None:
@@ -143,7 +152,7 @@ def check_plot(path: Path | None) -> None:
 
 def show(task: str, rows: list[dict[str, Any]]) -> Table:
     """The table of a task for a terminal of 80 columns."""
-    title = Text(f"\n{task}, the tail after the stop {'decoded' if rows[0]['tail'] else 'dropped'}", "bold")
+    title = Text(f"\n{printable(task)}, the tail after the stop {'decoded' if rows[0]['tail'] else 'dropped'}", "bold")
     table = Table(
         title=title, box=None, pad_edge=False, title_justify="left", header_style="bold", padding=(0, 1, 0, 0)
     )
@@ -157,9 +166,28 @@ def show(task: str, rows: list[dict[str, Any]]) -> Table:
 
 
 @contextmanager
-def bar(what: str, total: int) -> Iterator[Any]:
-    """A progress bar on stderr; gives the function that moves it on by one."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def bar(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Progress on stderr, as a bar in a terminal, else as a line now and then; gives the function that moves it on."""
+    what = printable(what)
+    if not sys.stderr.isatty():
+        yield lines(what, total)
+        return
+    description = TextColumn("{task.description}", markup=False)
+    columns = (description, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda: progress.advance(task)
+
+
+def lines(what: str, total: int) -> Callable[[], None]:
+    """A function that counts its calls and writes the count to stderr, not more often than every few seconds."""
+    done, written = 0, time.monotonic()
+
+    def advance() -> None:
+        nonlocal done, written
+        done += 1
+        if time.monotonic() - written >= SECONDS_BETWEEN_LINES:
+            print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
+            written = time.monotonic()
+
+    return advance

@@ -12,9 +12,10 @@ from rich.text import Text
 
 import lsp
 from lsp.cli.compare import check_output
-from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
+from lsp.tiny.tasks import REGION, TASKS, CouldNotJudge, Problem, check_judge, generate, verify
 from lsp.tracing import terminal
 from lsp.tracing.html import write
+from lsp.tracing.printable import printable
 
 LSP, PAPER, FULL, THRESHOLD = "LSP", "LSP, paper's rule", "Full, blocks of 16", "Threshold 0.9"
 SCHEDULERS: dict[str, dict[str, Any]] = {
@@ -83,14 +84,15 @@ def run(console: Console, problems: int, page: Path) -> None:
     """Solves this many problems of each task, shows the first of each in detail, and writes the trace of one."""
     solver = Solver()
     all_solved: list[Solved] = []
-    for task in TASKS:
+    tasks = judged(console)
+    for task in tasks:
         for i, problem in enumerate(generate(task, problems, split="test", seed=SEED)):
             solved = solver.solve(problem)
             all_solved += solved
             if i == 0:
                 show(console, task, solved, solver.tokenizer)
     console.rule(f"all problems, {problems} of each task")
-    groups = {task: total(one for one in all_solved if one.problem.task == task) for task in TASKS}
+    groups = {task: total(one for one in all_solved if one.problem.task == task) for task in tasks}
     console.print(terminal.table(groups | {"all": total(all_solved)}, base=FULL))
     console.print(f"\n{NOTE}\n")
     first = all_solved[0].problem
@@ -99,10 +101,22 @@ def run(console: Console, problems: int, page: Path) -> None:
     console.print(where, soft_wrap=True)
 
 
+def judged(console: Console) -> list[str]:
+    """The tasks whose answers can be judged on this system; says why others are left out."""
+    out = []
+    for task in TASKS:
+        try:
+            check_judge(task)
+            out.append(task)
+        except CouldNotJudge as error:
+            console.print(Text(f"{task} is left out. {error}."))
+    return out
+
+
 def show(console: Console, task: str, solved: list[Solved], tokenizer: Any) -> None:
     """One problem in detail: the prompt, two answers by pass, and what each scheduler needed."""
     console.rule(task)
-    console.print(Text(solved[0].problem.prompt.strip()))
+    console.print(Text(printable(solved[0].problem.prompt.strip())))
     for name, one in zip(SCHEDULERS, solved, strict=True):
         if name in (LSP, THRESHOLD):  # a pass for every token says nothing by colours
             verdict = "right" if one.right else "wrong"

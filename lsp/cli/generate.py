@@ -15,6 +15,7 @@ import lsp
 from lsp.cli import options as o
 from lsp.generation import Generation, Run
 from lsp.tracing import terminal
+from lsp.tracing.printable import printable
 
 EMPTY = {
     True: "The answer is empty. The embedded model knows four tasks and no more: stories of a few additions and such, "
@@ -72,7 +73,7 @@ def generate(
             pieces = terminal.pieces_of(answer, tokenizer)
             Console().print(terminal.answer(pieces, answer.committed_in), soft_wrap=True)
         elif not stream:
-            print(answer.text)
+            print(printable(answer.text or ""))
         sys.stdout.flush()
         show_cost(answer, len(answers))
         if not (answer.text or "").strip():
@@ -84,7 +85,7 @@ def generate(
 def show_stream(run: Run) -> list[Generation]:
     """Prints the text of a run as it is committed."""
     for _ in run:
-        print(run.writers[0].piece(), end="", flush=True)
+        print(printable(run.writers[0].piece()), end="", flush=True)
     print()
     return run.generations()
 

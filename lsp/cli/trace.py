@@ -11,7 +11,8 @@ import typer
 import lsp
 from lsp.cli import options as o
 from lsp.cli import settings
-from lsp.tiny.tasks import TASKS
+from lsp.files import check_writable
+from lsp.tiny.tasks import MOST, TASKS
 from lsp.tiny.tasks import generate as problems
 from lsp.tracing.html import write as write_page
 
@@ -27,7 +28,9 @@ def trace(
     task: Annotated[
         str, typer.Option(metavar="NAME", help=f"Without a prompt, a held-out problem of {', '.join(TASKS)}.")
     ] = "arithmetic",
-    index: Annotated[int, typer.Option(metavar="I", help="Which of the task's problems, from 0, e.g. --index 3.")] = 0,
+    index: Annotated[
+        int, typer.Option(metavar="I", help=f"Which of the task's problems, from 0 to {MOST - 1}, e.g. --index 3.")
+    ] = 0,
     against: Annotated[
         str, typer.Option(metavar="NAME", help="A scheduler to show beside it, e.g. --against full, or none.")
     ] = "threshold",
@@ -47,23 +50,24 @@ def trace(
     """
     if out.suffix not in (".html", ".jsonl"):
         raise ValueError(f"Invalid OUT: expected a name that ends in .html or .jsonl, got {out}")
-    if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(2, "no such folder", str(out.parent))
     if saved:
         if prompt is not None or file is not None or out.suffix != ".html":
             raise ValueError("Invalid --from: expected a page to write and no prompt, got something else")
+        check_writable(out)
         return write({out: [lsp.Trace.load(path) for path in saved]})
-    text = the_prompt(prompt, file, task, index)
     rivals = {how.name: how.scheduler}
     if against not in ("none", *rivals):
         rivals[against] = settings.scheduler(against)
+    paths = [out, *(out.with_suffix(f".{name}.jsonl") for name in list(rivals)[1:] if out.suffix == ".jsonl")]
+    for path in paths:
+        check_writable(path)
+    text = the_prompt(prompt, file, task, index)
     network, tokenizer = o.load_model(how.model, how.dtype, how.device)
     arguments = {"tokenizer": tokenizer, **how.arguments}
     with o.saying_what_was_committed(tokenizer):
         traces = [lsp.trace(network, how.inputs([text]), scheduler=one, **arguments)[0] for one in rivals.values()]
     if out.suffix == ".html":
         return write({out: traces})
-    paths = [out, *(out.with_suffix(f".{name}.jsonl") for name in list(rivals)[1:])]
     write({path: [one] for path, one in zip(paths, traces, strict=True)})
 
 
@@ -76,8 +80,8 @@ def the_prompt(prompt: str | None, file: str | None, task: str, index: int) -> s
         return given[0]
     if task not in TASKS:
         raise ValueError(f"Invalid task: expected one of {', '.join(TASKS)}, got {task!r}")
-    if index < 0:
-        raise ValueError(f"Invalid index: expected at least 0, got {index}")
+    if not 0 <= index < MOST:
+        raise ValueError(f"Invalid index: expected at least 0 and at most {MOST - 1}, got {index}")
     *_, problem = problems(task, index + 1)
     return problem.prompt
 

@@ -14,6 +14,7 @@ from lsp.evaluation.plot import plot as draw
 from lsp.evaluation.problems import load_problems
 from lsp.schedulers import LongestStablePrefix
 from lsp.tiny.tasks import TASKS
+from lsp.tracing.printable import printable
 
 
 def tune(
@@ -77,7 +78,7 @@ def tune(
             )
     asked = {(each.name, len(each)) for each in sets}
     rows = [row for row in grid.results(out, about) if (row["task"], row["n"]) in asked]
-    print(verdict.verdict(rows, preset), end="")
+    print(printable(verdict.verdict(rows, preset)), end="")
     if plot is not None:
         draw(rows, plot, group="family")
         print(f"wrote {plot}")

@@ -17,6 +17,7 @@ from lsp.evaluation.intervals import wilson
 from lsp.evaluation.problems import Problems
 from lsp.generation import Generation, Run, generate
 from lsp.schedulers import Factor, FixedPrefix, Full, LongestStablePrefix, Prophet, ScatteredMargin, Threshold
+from lsp.tiny.tasks import CouldNotJudge
 from lsp.tracing import Trace, flip_rate, trace
 from lsp_kernels import PrefixRule
 
@@ -47,7 +48,8 @@ class Result:
     Attributes
     ----------
     right, passes, positions, tokens : lists
-        Whether it is solved, and what it cost; `tokens` that were committed, a stop included.
+        Whether it is solved, and what it cost; `tokens` that were committed, a stop included. `right` is empty if the
+        answers could not be judged.
     seconds : list of float
         Time of each chunk of problems.
     flips : float or None
@@ -63,16 +65,24 @@ class Result:
     flips: float | None = None
 
     @property
-    def accuracy(self) -> float:
-        return sum(self.right) / len(self.right)
+    def accuracy(self) -> float | None:
+        return sum(self.right) / len(self.right) if self.right else None
 
     @property
-    def interval(self) -> tuple[float, float]:
-        return wilson(sum(self.right), len(self.right))
+    def interval(self) -> tuple[float, float] | tuple[None, None]:
+        return wilson(sum(self.right), len(self.right)) if self.right else (None, None)
 
     def speed_up(self, baseline: Result) -> float:
         """How much faster than the baseline: the median over the chunks."""
         return statistics.median(theirs / ours for theirs, ours in zip(baseline.seconds, self.seconds, strict=True))
+
+
+class NotJudgedError(RuntimeError):
+    """Some answers could not be judged; `results` hold what was measured."""
+
+    def __init__(self, reason: object, results: list[Result]) -> None:
+        super().__init__(str(reason))
+        self.results = results
 
 
 def paper_settings(block_length: int = 16) -> list[Setting]:
@@ -129,6 +139,11 @@ def compare(
         On how many problems the flip rate is measured, in runs of their own that are not timed.
     advance : callable
         Called `total_of(problems, settings, batch, flips)` times.
+
+    Raises
+    ------
+    NotJudgedError
+        If answers could not be judged, with all that was measured.
     """
     run = Run(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **arguments)
     arguments = {"vocabulary": run.vocabulary, "tokenizer": run.tokenizer} | arguments  # made once, and not timed
@@ -144,7 +159,10 @@ def compare(
             texts[i] += [generation.text or "" for generation in out]
             advance()
     for result, answers in zip(results, texts, strict=True):
-        result.right = problems.judge(answers)
+        try:
+            result.right = problems.judge(answers)
+        except CouldNotJudge as error:
+            raise NotJudgedError(error, results) from error
         if flips:
             result.flips = measure_flips(model, problems, result.setting, flips, batch, max_new_tokens, arguments)
             advance()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lsp.evaluation.tables import tasks
 from lsp.extras import needed_by
+from lsp.files import write_whole
 
 COSTS = {"passes": "passes per problem", "positions": "token positions per problem"}
 MARKERS = "osD^vP*X<>hd"
@@ -51,8 +53,10 @@ def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, group: str = "sche
         axes[0].set_ylabel("solved, %")
     handles = {label: handle for axis in grid.flat for handle, label in zip(*axis.get_legend_handles_labels())}  # noqa: B905
     figure.legend(handles.values(), handles, loc="outside right upper", fontsize="small", frameon=False)
-    figure.savefig(path, dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=Path(path).suffix[1:], dpi=150)
     pyplot.close(figure)
+    write_whole(path, picture.getvalue())
 
 
 def _draw(axis: Any, rows: Sequence[dict[str, Any]], cost: str, name: str, style: dict[str, Any]) -> None:

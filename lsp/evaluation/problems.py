@@ -24,7 +24,8 @@ class Problems:
     name : str
     prompts : list of prompts
     judge : callable
-        From the texts, one per prompt and in their order, to whether each is right.
+        From the texts, one per prompt and in their order, to whether each is right. Raises
+        `lsp.tiny.tasks.CouldNotJudge` where that cannot be known.
     """
 
     name: str
@@ -59,6 +60,7 @@ def load_problems(
     if judge is not None and judge not in JUDGES:
         raise ValueError(f"Invalid judge: expected {', '.join(JUDGES)}, got {judge!r}")
     if str(task) in tasks.TASKS:
+        tasks.check_judge(str(task))
         drawn = list(tasks.generate(str(task), n, split=split, seed=seed))
         return Problems(str(task), [problem.prompt for problem in drawn], lambda texts: tasks.verify(drawn, texts))
     path = Path(task)

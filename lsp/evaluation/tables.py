@@ -46,8 +46,8 @@ def _row(task: str, result: Result, baseline: Result) -> dict[str, Any]:
         "positions": mean(result.positions),
         "speed_up": result.speed_up(baseline),
         "flip_rate": None if flips is None or math.isnan(flips) else flips,
-        "problems": len(result.right),
-        "solved": sum(result.right),
+        "problems": len(result.passes),
+        "solved": sum(result.right) if result.right else None,
         "seconds": sum(result.seconds),
         "settings": repr(result.setting.scheduler),
         "options": vars(result.setting.options),
@@ -56,12 +56,12 @@ def _row(task: str, result: Result, baseline: Result) -> dict[str, Any]:
 
 def cells(row: dict[str, Any]) -> list[str]:
     """What a reader sees of a row, in the order of the headings."""
-    flips = row["flip_rate"]
+    flips, judged = row["flip_rate"], row["accuracy"] is not None
     return [
         row["scheduler"],
         "decoded" if row["tail"] else "dropped",
-        f"{100 * row['accuracy']:.1f}",
-        f"{100 * row['low']:.1f} - {100 * row['high']:.1f}",
+        f"{100 * row['accuracy']:.1f}" if judged else "?",
+        f"{100 * row['low']:.1f} - {100 * row['high']:.1f}" if judged else "not judged",
         f"{row['passes']:.2f}",
         f"{row['tokens_per_pass']:.1f}",
         f"{row['positions']:.0f}",

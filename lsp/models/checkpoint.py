@@ -31,8 +31,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"Invalid checkpoint {path.parent}: expected a {path.name}, got none")
     try:
-        out = json.loads(path.read_text())
-    except ValueError as error:
+        out = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"Invalid file {path}: expected JSON, got {error}") from None
     if not isinstance(out, dict):
         raise ValueError(f"Invalid file {path}: expected a JSON object, got a {type(out).__name__}")
@@ -103,6 +103,8 @@ def _files(folder: Path) -> list[Path]:
         places = read_json(folder / INDEX).get("weight_map")
         if not isinstance(places, dict):
             raise ValueError(f"Invalid file {folder / INDEX}: expected a weight_map, got none")
+        for name in places.values():
+            _check_name(folder / INDEX, name)
         files = [folder / name for name in sorted(set(places.values()))]
     else:
         files = [folder / WHOLE] if (folder / WHOLE).is_file() else sorted(folder.glob("*.safetensors"))
@@ -118,6 +120,13 @@ def _files(folder: Path) -> list[Path]:
         if not file.is_file():
             raise FileNotFoundError(f"Invalid checkpoint {folder}: expected the file {file.name}, got none")
     return files
+
+
+def _check_name(index: Path, name: Any) -> None:
+    """Files of the index's own folder alone. They may be links, as those of the hub's cache are."""
+    plain = isinstance(name, str) and name.endswith(".safetensors") and not set(name) & {"/", "\\", ":", "\0"}
+    if not plain:
+        raise ValueError(f"Invalid file {index}: expected names of safetensors files in its folder, got {name!r}")
 
 
 def _open(file: Path) -> Any:

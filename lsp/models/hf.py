@@ -1,7 +1,8 @@
 """The models as transformers knows models: Auto classes, `from_pretrained`, tokenizers. Imports transformers.
 
-Weights are always read by `lsp.load`, so what transformers would do with a checkpoint plays no part, and code
-that comes with it is never run.
+Weights are always read by `lsp.load`, so what transformers would do with a checkpoint plays no part. Code that comes
+with a checkpoint, or that it names, is never run: the classes are those of this file and fixed ones of transformers,
+whatever class the folder asks for, and nobody is asked on stdin.
 """
 
 from __future__ import annotations
@@ -25,9 +26,21 @@ HUB = ("revision", "cache_dir", "token", "local_files_only")
 IGNORED = {"_from_auto", "_commit_hash", "adapter_kwargs", "attn_implementation", "code_revision", "low_cpu_mem_usage"}
 IGNORED |= {"trust_remote_code", "use_safetensors", "weights_only"}
 DTYPE_KEYS = ("dtype", "torch_dtype")
+NAMES_OF_CODE = {"auto_map", "custom_pipelines"}
+NAMES_OF_CODE |= {f"{prefix}{part}_implementation" for prefix in ("", "_") for part in ("attn", "experts")}
+"""Keys of a config.json that name code: files of its folder or of another repository, or kernels on the hub."""
 
 
-class LladaConfig(transformers.PretrainedConfig):
+class PublicConfig(transformers.PretrainedConfig):
+    """A public config, key by key, but for the keys that name code: no Auto class finds any to run."""
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **options: Any) -> Any:
+        public, options = ({k: v for k, v in each.items() if k not in NAMES_OF_CODE} for each in (config_dict, options))
+        return super().from_dict(public, **options)
+
+
+class LladaConfig(PublicConfig):
     """The public config of LLaDA, key by key."""
 
     model_type = "llada"
@@ -41,7 +54,7 @@ class LladaConfig(transformers.PretrainedConfig):
     }
 
 
-class DreamConfig(transformers.PretrainedConfig):
+class DreamConfig(PublicConfig):
     """The public config of Dream, key by key."""
 
     model_type = "Dream"
@@ -60,6 +73,7 @@ class PackedModel(transformers.PreTrainedModel):
     def __init__(self, config: Any, transformer: Transformer | None = None) -> None:
         model = Transformer(read_config(config.to_dict())) if transformer is None else transformer
         config.tie_word_embeddings = model.config.tied
+        config._attn_implementation = "eager"  # attention is ours: transformers has no kernel to look for
         super().__init__(config)
         self.transformer = model
         self.post_init()
@@ -136,27 +150,37 @@ class DreamModel(PackedModel):
     config_class = DreamConfig
 
 
+class LladaTokenizer(transformers.PreTrainedTokenizerFast):
+    """LLaDA's tokenizer.json as it is."""
+
+
 class DreamTokenizer(transformers.Qwen2TokenizerFast):
     """Dream's tokenizer is Qwen's with other special tokens; its checkpoints name this class."""
 
 
 def register() -> None:
     """See `lsp.register`."""
-    for config, model in ((LladaConfig, LladaModel), (DreamConfig, DreamModel)):
+    for config, model, tokens in ((LladaConfig, LladaModel, LladaTokenizer), (DreamConfig, DreamModel, DreamTokenizer)):
         transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
         for auto in (transformers.AutoModel, transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM):
             auto.register(config, model, exist_ok=True)
-    transformers.AutoTokenizer.register(DreamConfig, fast_tokenizer_class=DreamTokenizer, exist_ok=True)
+        # Without a tokenizer of its own, a folder that brings one along would make transformers ask whether to run it.
+        transformers.AutoTokenizer.register(config, fast_tokenizer_class=tokens, exist_ok=True)
 
 
 def tokenizer(folder: Path, **options: Any) -> Any:
-    """The tokenizer of a folder: tokenizer.json as it is, or Dream's two files, or what transformers makes of it."""
-    if (folder / "tokenizer.json").is_file():
-        return transformers.PreTrainedTokenizerFast.from_pretrained(folder, **options)
-    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return DreamTokenizer.from_pretrained(folder, **options)
-    register()
-    return transformers.AutoTokenizer.from_pretrained(folder, **options)
+    """The tokenizer of a folder: tokenizer.json or a sentencepiece model as it is, or Dream's two files.
+
+    Never by `AutoTokenizer`: it takes the class that the folder names, and offers to run the folder's code.
+    """
+    kind = transformers.PreTrainedTokenizerFast
+    if not (folder / "tokenizer.json").is_file():
+        if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            kind = DreamTokenizer
+        elif not any(folder.glob("*.model")):
+            expected = "tokenizer.json, vocab.json with merges.txt, or a .model file"
+            raise FileNotFoundError(f"Invalid tokenizer in {folder}: expected {expected}, got none of them")
+    return kind.from_pretrained(folder, **options | {"trust_remote_code": False})
 
 
 def _device(device_map: Any) -> torch.device | str:

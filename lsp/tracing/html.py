@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lsp.files import write_whole
 from lsp.tracing.records import Trace
 
 ASSETS = Path(__file__).parent / "assets"
@@ -49,7 +50,7 @@ def page(traces: Sequence[Trace], *, title: str = TITLE) -> str:
 
 def write(path: str | Path, traces: Sequence[Trace], *, title: str = TITLE) -> None:
     """Writes the `page` to a file."""
-    Path(path).write_text(page(traces, title=title), "utf-8")
+    write_whole(path, page(traces, title=title))
 
 
 def _json(value: Any) -> str:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from lsp.files import write_whole
+
 FORMAT, FORMAT_1 = "lsp trace 2", "lsp trace 1"
 
 
@@ -139,7 +141,7 @@ class Trace:
         """Writes JSON lines: what concerns the whole first, then one line a step."""
         head = {"format": FORMAT} | {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
         lines = [head, *(asdict(step) for step in self.steps)]
-        Path(path).write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+        write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from lsp.decoding.writer import INCOMPLETE
 from lsp.extras import needed_by
 from lsp.generation import Generation
+from lsp.tracing.printable import printable
 
 with needed_by("showing an answer in a terminal"):
     from rich.style import Style
@@ -21,7 +22,8 @@ LIGHT, DARK = (222, 245, 217), (0, 84, 33)  # the first pass and the last
 def answer(pieces: Sequence[str], committed_in: Sequence[int]) -> Text:
     """The text with every token on the green of its pass, from light to dark.
 
-    Every run of tokens of one pass begins with its number, from 1, so that it also reads without colours.
+    Every run of tokens of one pass begins with its number, from 1, so that it also reads without colours. Control
+    characters are shown as Python writes them.
 
     Parameters
     ----------
@@ -35,7 +37,7 @@ def answer(pieces: Sequence[str], committed_in: Sequence[int]) -> Text:
         if piece and number != before:
             out.append(f"[{number + 1}]", "bold")
             before = number
-        out.append(piece, shade(number, max(committed_in)))
+        out.append(printable(piece), shade(number, max(committed_in)))
     return out
 
 

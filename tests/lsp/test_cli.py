@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,56 +19,18 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 pytest.importorskip("transformers")
 
-from lsp import cli
-from lsp.cli import options, settings
+from lsp.cli import settings
 from lsp.evaluation import grid
-from lsp.tiny.tasks import generate
+from lsp.tiny.tasks import generate, sandbox
 from lsp_kernels import PrefixRule
 from tests.lsp.checkpoints import llada
+from tests.lsp.commands import Ran, load_model, process
 
 PROMPT, NEW = "Use 3, 5 and 7 to make 15.\n", ("--max-new-tokens", "24")
 FLOOR_3 = replace(PrefixRule.guarded(), floor=3.0)
 ANSWER = "First 7 + 5 = 12, then 12 + 3 = 15."
 PRESET = lsp.LongestStablePrefix().options
 ROOT = Path(__file__).parents[2]
-load_model = cache(options.load_model)
-
-
-class Ran:
-    """What a command returned and printed."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    monkeypatch.setattr(options, "load_model", load_model)
-
-    def call(*arguments: object, stdin: str = "") -> Ran:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        code = cli.run([str(argument) for argument in arguments])
-        return Ran(code, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
-def fails(run: Callable[..., Ran]) -> Callable[..., None]:
-    def check(code: int, message: str, *arguments: object) -> None:
-        ran = run(*arguments)
-        assert (ran.code, ran.out) == (code, "")
-        assert ran.err.startswith("lsp: error: ")
-        assert ran.err.count("\n") == 1
-        assert message in ran.err
-
-    return check
-
-
-def process(*arguments: str, code: str = "from lsp.cli import main; main()", **more: object) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, text=True, **pipes)
 
 
 # Help
@@ -262,7 +220,9 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ("expected text in UTF-8, got 'a\\udcff'", ["generate", "a\udcff"]),
         ("expected a name that ends in .html or .jsonl, got out.txt", ["trace", "out.txt"]),
         ("Invalid task: expected one of arithmetic", ["trace", "out.jsonl", "--task", "foo"]),
-        ("Invalid index: expected at least 0, got -1", ["trace", "out.jsonl", "--index", "-1"]),
+        ("Invalid index: expected at least 0 and at most 4999, got -1", ["trace", "out.jsonl", "--index", "-1"]),
+        ("at most 4999, got 99999999", ["trace", "out.jsonl", "--index", "99999999"]),
+        ("Invalid n: expected at most 5000 problems of a task, got 99999999", ["compare", "--problems", "99999999"]),
         ("expected a PROMPT or --file FILE, got both", ["trace", "out.jsonl", "x", "--file", __file__]),
         ("Invalid --from: expected a page", ["trace", "out.jsonl", "--from", "x"]),
         ("expected JSON lines of 'lsp trace 2'", ["trace", "out.html", "--from", __file__]),
@@ -399,6 +359,19 @@ def test_compare_writes_what_it_shows(run: Callable[..., Ran], tmp_path: Path) -
     assert (tmp_path / "t.svg").stat().st_size > 1000
 
 
+def test_progress_that_goes_to_a_file_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lsp.cli import compare
+
+    clock = iter([0.0, 4.0, 11.0, 11.0, 12.0, 13.0])  # the beginning, then one or two readings a call
+    monkeypatch.setattr(compare.time, "monotonic", lambda: next(clock))
+    with compare.bar("sums", 4) as advance:
+        for _ in range(4):
+            advance()
+    assert capsys.readouterr() == ("", "sums: 2 of 4\n")
+
+
 def test_compare_takes_a_file_of_problems(run: Callable[..., Ran], tmp_path: Path) -> None:
     file = tmp_path / "sums.jsonl"
     file.write_text(json.dumps({"prompt": PROMPT, "answer": ANSWER}) + "\n")
@@ -427,6 +400,38 @@ def test_tune_goes_on_and_refuses_other_results(
     fails(2, "expected results with", "tune", first, *given, "--seed", 3)
     assert run("tune", second, *given, "--split", "test", "--from", first, "--plot", tmp_path / "t.png").code == 0
     assert {json.loads(line)["split"] for line in second.read_text().splitlines()} == {"test"}
+
+
+def test_answers_that_cannot_be_judged_end_a_comparison_and_keep_what_was_measured(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "CHILD", ["/no/such/python"])
+    out, given = tmp_path / "t.json", ["--problems", 1, "--flips", 0, "--tail", "dropped", *NEW]
+    ran = run("compare", "--task", "countdown", "--task", "code", "--task", "sudoku", *given, "--out", out)
+    assert ran.code == 1
+    assert ran.err.endswith("lsp: error: Could not judge programs: the process that runs them cannot start: "
+                            "/no/such/python: No such file or directory\n")  # fmt: skip
+    rows = json.loads(out.read_text())["rows"]
+    first, second = ([row for row in rows if row["task"] == task] for task in ("countdown", "code"))
+    assert len(first) == len(second) > 0
+    assert not [row for row in rows if row["task"] == "sudoku"]
+    assert all(row["accuracy"] is not None for row in first)
+    assert all(row["accuracy"] is row["solved"] is None and row["passes"] > 0 for row in second)
+    assert "? (not judged)" in ran.out
+
+
+def test_answers_that_cannot_be_judged_end_a_grid_and_keep_its_rows(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "CHILD", ["/no/such/python"])
+    preset = grid.describe(lsp.LongestStablePrefix(), PRESET)
+    few = [candidate for candidate in grid.grid() if candidate.name in ("Full", preset)]
+    monkeypatch.setattr(grid, "grid", lambda: few)
+    out = tmp_path / "r.jsonl"
+    ran = run("tune", out, "--task", "countdown", "--task", "code", "--problems", 1, *NEW)
+    assert ran.code == 1
+    assert "lsp: error: Could not judge programs" in ran.err
+    assert {row["task"] for row in grid.read(out)} == {"countdown"}
 
 
 @pytest.mark.parametrize(

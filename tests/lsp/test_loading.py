@@ -168,6 +168,7 @@ BEFORE = {
 }  # fmt: skip
 
 
+@pytest.mark.abuse("models and checkpoints")
 @pytest.mark.parametrize("name", BEFORE)
 def test_what_is_wrong_is_named_before_a_weight_is_read(
     name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,7 +198,39 @@ def twice(folder: Path) -> None:
         save_file(load_file(file) | {name: torch.zeros(211, 64)}, file)
 
 
+def index_naming(name: object) -> Callable[[Path], None]:
+    """An index whose first tensor is said to be elsewhere; what it names is there."""
+
+    def change(folder: Path) -> None:
+        elsewhere = folder.parent / "elsewhere"
+        elsewhere.mkdir()
+        for place in (elsewhere / "x.safetensors", folder.parent / "x.safetensors"):
+            save_file({"secret": torch.zeros(1)}, place)
+        named = str(elsewhere / "x.safetensors") if name == "absolute" else name
+        index = json.loads((folder / checkpoint.INDEX).read_text())
+        index["weight_map"]["model.transformer.wte.weight"] = named
+        (folder / checkpoint.INDEX).write_text(json.dumps(index))
+
+    return change
+
+
+OUTSIDE = [
+    "absolute",
+    "../x.safetensors",
+    "./../x.safetensors",
+    "..\\x.safetensors",
+    "C:x.safetensors",
+    "..",
+    "",
+    "a/b",
+]
+OUTSIDE += ["config.json", "a\0.safetensors", 3, None, ["x.safetensors"]]
+NO_NAME = "expected names of safetensors files in its folder, got"
+
 AFTER = {
+    **{f"index names {name!r}": (index_naming(name), ValueError, NO_NAME) for name in OUTSIDE},
+    "deep config": (lambda f: (f / "config.json").write_text("[" * 10**5), ValueError, "config.json: expected JSON"),
+    "config in latin-1": (lambda f: (f / "config.json").write_bytes(b'{"a": "\xe9"}'), ValueError, "expected JSON"),
     "truncated": (truncate, ValueError, r"Invalid file .*00002-of-00003.safetensors: expected a whole.*truncated"),
     "pointer of git": (
         lambda f: (f / "model-00001-of-00003.safetensors").write_text("version https://git-lfs.github.com/spec/v1"),
@@ -217,12 +250,23 @@ AFTER = {
 }
 
 
+@pytest.mark.abuse("models and checkpoints")
 @pytest.mark.parametrize("name", AFTER)
 def test_what_is_wrong_with_the_files_is_named(name: str, case: Case, tmp_path: Path) -> None:
     change, error, message = AFTER[name]
-    change(case.save(tmp_path, shards=3))
+    folder = case.save(tmp_path / "folder", shards=3)
+    change(folder)
     with pytest.raises(error, match=message):
-        lsp.load(tmp_path)
+        lsp.load(folder)
+
+
+def test_links_are_followed_as_the_cache_of_the_hub_needs(case: Case, tmp_path: Path) -> None:
+    blobs, snapshot = case.save(tmp_path / "blobs", shards=3), tmp_path / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    for i, file in enumerate(sorted(blobs.iterdir())):
+        blob = file.rename(blobs / str(i))
+        (snapshot / file.name).symlink_to(Path("../../blobs") / blob.name)
+    assert lsp.load(snapshot).config.family == "llada"
 
 
 def test_tensors_that_mean_nothing_are_passed_over(tmp_path: Path) -> None:
@@ -233,6 +277,7 @@ def test_tensors_that_mean_nothing_are_passed_over(tmp_path: Path) -> None:
     assert not lsp.load(case.save(tmp_path)).lm_head.weight.isnan().any()
 
 
+@pytest.mark.abuse("models and checkpoints")
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
@@ -262,6 +307,7 @@ def test_a_name_is_downloaded_from_the_hub(case: Case, tmp_path: Path, monkeypat
     assert not any(pattern.endswith((".bin", ".py")) for pattern in seen["allow_patterns"])
 
 
+@pytest.mark.abuse("models and checkpoints")
 @pytest.mark.parametrize(
     ("raised", "error", "message"),
     [

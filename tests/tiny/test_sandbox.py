@@ -1,13 +1,18 @@
 """The sandbox runs small functions and refuses everything else."""
 
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from lsp.tiny.tasks import sandbox
+from lsp.tiny.tasks import CouldNotJudge, code, generate, sandbox, verify
 from lsp.tiny.tasks.sandbox import Refused, check, execute, run_programs
+from tests.support import ROOT
+
+abuse = pytest.mark.abuse("sandbox")
 
 DOUBLE = "def f(x):\n    x = x * 2\n    return x"
 
@@ -27,6 +32,7 @@ def test_outputs_and_notes_of_every_line():
     assert run.notes == ["7", "10", "yes", "2", "no", "skip", "2"]
 
 
+@abuse
 @pytest.mark.parametrize(
     "body",
     [
@@ -57,6 +63,7 @@ def test_refuses(body):
     assert run_programs([(source, "f", [1])]) == [None]
 
 
+@abuse
 def test_refuses_more_than_one_function_and_other_arguments():
     for source in (
         f"{DOUBLE}\nx = 1",
@@ -73,6 +80,7 @@ def test_refuses_more_than_one_function_and_other_arguments():
             check(source)
 
 
+@abuse
 def test_values_that_grow_too_large_are_stopped():
     source = "def f(x):\n" + "    x = x * x\n" * 60 + "    return x"
     before = time.monotonic()
@@ -94,6 +102,7 @@ def child(execute: str) -> list[str]:
     return [sys.executable, "-c", "\n".join(lines)]
 
 
+@abuse
 @pytest.mark.parametrize(
     "evil",
     [
@@ -114,7 +123,69 @@ def test_a_bad_job_costs_itself_only(monkeypatch, tmp_path, evil):
     assert not any(path.stat().st_size for path in tmp_path.iterdir())
 
 
+@abuse
 def test_deep_nesting_and_errors_are_failures_not_crashes():
     deep = "def f(x):\n    return " + "(" * 1500 + "x" + ")" * 1500
     jobs = [(deep, "f", [1]), ("def f(x):\n    return x // 0", "f", [1]), (DOUBLE, "f", [5])]
     assert [run and run.outputs for run in run_programs(jobs)] == [None, None, [10]]
+
+
+@abuse
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        pytest.param(["/no/such/python"], "/no/such/python: No such file or directory", id="no program"),
+        pytest.param([sys.executable, "-c", "raise SystemExit(3)"], "it ended with code 3", id="ends at once"),
+        pytest.param([sys.executable, "-c", "import nothing_here"], "No module named 'nothing_here'", id="broken"),
+        pytest.param([sys.executable, "-c", "print('hello'); input()"], "got b'hello\\n'", id="says something else"),
+        pytest.param([sys.executable, "-c", "input()"], "within 1 s, got None", id="never ready"),
+        pytest.param(["/dev/null"], "Permission denied", id="not a program"),
+    ],
+)
+def test_a_child_that_cannot_start_judges_nothing(monkeypatch, command, why):
+    monkeypatch.setattr(sandbox, "CHILD", command)
+    monkeypatch.setattr(sandbox, "SECONDS_TO_START", 1.0 if "within 1 s" in why else 60.0)
+    with pytest.raises(CouldNotJudge, match="Could not judge programs: the process that runs them cannot start") as got:
+        run_programs([(DOUBLE, "f", [1])])
+    assert why in str(got.value)
+    assert run_programs([]) == []
+
+
+@abuse
+def test_a_right_answer_that_does_not_run_judges_nothing(monkeypatch):
+    (problem,) = generate("code", 1)
+    monkeypatch.setattr(code, "run_programs", lambda jobs: [None] * len(jobs))
+    with pytest.raises(CouldNotJudge, match="the right answer itself did not run"):
+        verify([problem], [problem.answer])
+
+
+@abuse
+def test_without_limits_only_programs_are_refused(tmp_path):
+    """As on Windows, where Python has no module resource."""
+    script = """
+import sys
+sys.modules["resource"] = None
+from lsp.cli import run
+from lsp.tiny.tasks import TASKS, CouldNotJudge, generate, verify
+for task in TASKS:
+    (problem,) = generate(task, 1)
+    try:
+        assert verify([problem], [problem.answer]) == [True]
+        assert task != "code"
+    except CouldNotJudge:
+        assert task == "code"
+new = ["--max-new-tokens", "8"]
+assert run(["generate", "x", *new]) == 0
+assert run(["trace", "t.html", "--task", "code", *new]) == 0
+small = ["--problems", "1", "--flips", "0", "--tail", "dropped", *new]
+assert run(["compare", "--task", "countdown", *small]) == 0
+assert run(["demo", "--problems", "1", "--page", "d.html"]) == 0
+sys.exit(run(["compare", "--task", "code", *small]))
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "code is left out. Could not judge programs" in done.stdout
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("lsp: error: Could not judge programs: their limits need Python's module resource")
+    assert done.returncode == 1

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from lsp.tiny.tasks import arithmetic, code, countdown, sudoku
 from lsp.tiny.tasks.problem import MAX_NUMBER, REGION, SPLITS, Problem, split_of
+from lsp.tiny.tasks.sandbox import CouldNotJudge, check_limits
 
 TASKS = ("arithmetic", "sudoku", "countdown", "code")
 
@@ -19,13 +20,19 @@ _MODULES = {"arithmetic": arithmetic, "sudoku": sudoku, "countdown": countdown, 
 LEVELS: dict[str, tuple[int, ...]] = {task: _MODULES[task].LEVELS for task in TASKS}
 """The difficulties of each task, each drawn equally often."""
 
+MOST = 5000
+"""How many problems of a task can be drawn: a split of Countdown has not many more."""
+
 __all__ = [
     "LEVELS",
     "MAX_NUMBER",
+    "MOST",
     "REGION",
     "SPLITS",
     "TASKS",
+    "CouldNotJudge",
     "Problem",
+    "check_judge",
     "draw",
     "generate",
     "split_of",
@@ -47,17 +54,29 @@ def draw(task: str, rng: random.Random, split: str, level: int | None = None) ->
 
 def generate(task: str, n: int, *, split: str = "test", seed: int = 0, level: int | None = None) -> Iterator[Problem]:
     """`n` different problems, always the same for the same arguments."""
+    if n > MOST:
+        raise ValueError(f"Invalid n: expected at most {MOST} problems of a task, got {n}")
     rng = random.Random(f"{task} {split} {seed} {level}")
     seen: set[str] = set()
+    known = 0  # draws in a row that gave nothing new
     while len(seen) < n:
         problem = draw(task, rng, split, level)
-        if problem.prompt not in seen:
+        known = known + 1 if problem.prompt in seen else 0
+        if known > 10 * MOST:
+            raise ValueError(f"Invalid n: expected at most {len(seen)} problems of {task} at level {level}, got {n}")
+        if known == 0:
             seen.add(problem.prompt)
             yield problem
 
 
+def check_judge(task: str) -> None:
+    """Refuses a task whose answers cannot be judged on this system, before there are any."""
+    if task == "code":
+        check_limits()
+
+
 def verify(problems: Sequence[Problem], answers: Sequence[str]) -> list[bool]:
-    """Whether each answer solves its problem."""
+    """Whether each answer solves its problem; raises CouldNotJudge where that cannot be known."""
     verdicts = [
         p.task != "code" and _MODULES[p.task].verify(p, text) for p, text in zip(problems, answers, strict=True)
     ]

@@ -21,7 +21,7 @@ import random
 from collections.abc import Sequence
 
 from lsp.tiny.tasks.problem import MAX_NUMBER, Problem
-from lsp.tiny.tasks.sandbox import Run, run_programs
+from lsp.tiny.tasks.sandbox import CouldNotJudge, Run, run_programs
 
 LEVELS = (4, 5, 6, 7, 8)
 INPUTS = (-7, -4, -1, *range(0, 31), 33, 40, 47, 56)
@@ -149,13 +149,14 @@ def verify_many(problems: Sequence[Problem], texts: Sequence[str]) -> list[bool]
     jobs += [(p.facts["reference"], p.facts["name"], (p.facts["start"], *INPUTS)) for p in problems]
     runs = run_programs(jobs)
     found, wanted = runs[: len(problems)], runs[len(problems) :]
-    return [
-        run is not None and truth is not None and _agree(run, truth, text)
-        for run, truth, text in zip(found, wanted, texts, strict=True)
-    ]
+    return [_agree(run, truth, text) for run, truth, text in zip(found, wanted, texts, strict=True)]
 
 
-def _agree(run: Run, truth: Run, text: str) -> bool:
+def _agree(run: Run | None, truth: Run | None, text: str) -> bool:
+    if truth is None:
+        raise CouldNotJudge("Could not judge programs: the right answer itself did not run; is the machine overloaded?")
+    if run is None:
+        return False
     comments = [line.partition("  # ")[2] for line in text.split("\n")]
     return run.outputs == truth.outputs and run.notes == comments
 

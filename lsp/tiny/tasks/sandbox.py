@@ -4,14 +4,14 @@ A program is one function of one argument made of assignments, `if`, `return`, a
 comparisons. Anything else (imports, attributes, calls and so recursion, loops, strings, powers,
 large numbers) is refused before it runs. This is a fence around the output of a language model,
 not a jail for a determined attacker.
+
+The file is also the script of the child process, so it imports nothing of `lsp` at the top.
 """
 
 import ast
+import importlib.util
 import json
-import resource
-import select
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ LARGEST_CONSTANT = 10_000
 LARGEST_VALUE = 10**9
 LONGEST_SOURCE = 4_000
 SECONDS = 1.0
+SECONDS_TO_START = 60.0
 MEGABYTES = 512
 CHILD = [sys.executable, "-I", __file__]
 
@@ -38,6 +39,10 @@ Job = tuple[str, str, Sequence[int]]
 
 class Refused(Exception):
     """The program holds something that is not allowed or grew too large."""
+
+
+class CouldNotJudge(RuntimeError):
+    """Programs cannot be run here, so nothing is known of the answers: they are neither right nor wrong."""
 
 
 @dataclass
@@ -132,8 +137,20 @@ def _notes(
     return notes
 
 
+def check_limits() -> None:
+    """Refuses to run programs where a child's time and memory cannot be limited."""
+    if importlib.util.find_spec("resource") is None:
+        raise CouldNotJudge(
+            "Could not judge programs: their limits need Python's module resource, which this system does not have "
+            "(Windows?)"
+        )
+
+
 def run_programs(jobs: Sequence[Job]) -> list[Run | None]:
-    """Run every job in a child process; None for what was refused, failed or took too long."""
+    """Run every job in a child process; None for what was refused, failed or took too long.
+
+    Raises CouldNotJudge where there can be no such process.
+    """
     results: list[Run | None] = []
     while len(results) < len(jobs):
         results += _run_until_death(jobs[len(results) :])
@@ -142,29 +159,28 @@ def run_programs(jobs: Sequence[Job]) -> list[Run | None]:
 
 def _run_until_death(jobs: Sequence[Job]) -> list[Run | None]:
     """Results up to and including the job that killed the child, if one did."""
+    from lsp.child import CannotStartError, Child, GoneError
+
+    check_limits()
     results: list[Run | None] = []
-    with subprocess.Popen(CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdin
-        assert child.stdout
-        try:
-            for job in jobs:
-                child.stdin.write(json.dumps(job).encode() + b"\n")
-                child.stdin.flush()
-                ready, _, _ = select.select([child.stdout], [], [], 10 * SECONDS)
-                line = child.stdout.readline() if ready else b""
-                reply = json.loads(line) if line else None
-                results.append(Run(**reply) if reply else None)
-                if not line:
-                    break
-        except BrokenPipeError:
-            results.append(None)
-        finally:
-            child.kill()
+    try:
+        child = Child(CHILD, SECONDS_TO_START)
+    except CannotStartError as error:
+        raise CouldNotJudge(f"Could not judge programs: the process that runs them cannot start: {error}") from error
+    with child:
+        for job in jobs:
+            try:
+                reply = child.ask(job, 10 * SECONDS)
+            except GoneError:
+                return [*results, None]
+            results.append(Run(**reply) if reply else None)
     return results
 
 
 def _serve() -> None:
     """The child: one JSON job per line in, one result per line out."""
+    import resource
+
     resource.setrlimit(resource.RLIMIT_AS, (MEGABYTES << 20, MEGABYTES << 20))
     resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -173,6 +189,7 @@ def _serve() -> None:
         raise Refused("took too long")
 
     signal.signal(signal.SIGALRM, alarm)
+    print("ready", flush=True)
     for line in sys.stdin:
         source, name, inputs = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, SECONDS)

@@ -17,6 +17,7 @@ import torch
 
 import lsp
 from lsp.evaluation.intervals import wilson
+from lsp.files import write_whole
 from lsp.models import Transformer
 from lsp.schedulers import Full, Threshold
 from lsp.tiny import CHECKPOINT
@@ -110,7 +111,7 @@ def main() -> None:
             others = [r for r in scores.get(task, []) if any(r[key] != value for key, value in settings.items())]
             scores[task] = [*others, row]
             if options.json:
-                options.json.write_text(json.dumps(scores, indent=2) + "\n")
+                write_whole(options.json, json.dumps(scores, indent=2) + "\n")
 
 
 if __name__ == "__main__":
