@@ -173,7 +173,7 @@ def _register(family: str, name: str, plain: Callable[..., Any], meta: Callable[
     library.define(name + SCHEMAS[name])
     library.impl(name, _served_by_reference(plain), "CompositeExplicitAutograd")
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
-    if triton_reason() is None:
+    if triton_reason() is None and importlib.util.find_spec(f".triton.{family}", __package__):
         library.impl(name, _served_by_triton(family, name), "CUDA")
     torch.library.register_fake(f"{NAMESPACE}::{name}", meta, lib=library)
 
