@@ -180,7 +180,13 @@ def tokenizer(folder: Path, **options: Any) -> Any:
         elif not any(folder.glob("*.model")):
             expected = "tokenizer.json, vocab.json with merges.txt, or a .model file"
             raise FileNotFoundError(f"Invalid tokenizer in {folder}: expected {expected}, got none of them")
-    return kind.from_pretrained(folder, **options | {"trust_remote_code": False})
+    try:
+        return kind.from_pretrained(folder, **options | {"trust_remote_code": False})
+    except Exception as error:  # whatever transformers makes of damaged files
+        got = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"Invalid tokenizer in {folder}: expected files that transformers can read, got {got}"
+        ) from error
 
 
 def _device(device_map: Any) -> torch.device | str:

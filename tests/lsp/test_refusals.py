@@ -14,6 +14,8 @@ from lsp.decoding import Step
 from lsp.models.adapted import UncachedWarning
 from lsp_kernels import Vocabulary
 
+pytestmark = pytest.mark.abuse("prompts and generation")
+
 SIZE, MASK = 9, 8
 
 
