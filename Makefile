@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-targets bench lint format clean
+.PHONY: help demo test test-browser test-install test-targets wheel bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -23,8 +23,14 @@ test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
 test-browser: $(READY) ## open the trace page in a headless browser
 	$(BIN)/python -m pytest -m browser -rs tests/browser
 
+test-install: $(READY) ## install in every way the README names, each into a new environment (minutes)
+	$(BIN)/python -m pytest -m install tests/install
+
 test-targets: $(READY) ## compile every shipped kernel for every GPU and renew docs/targets.md (minutes; KERNEL=attention: those)
 	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
+
+wheel: $(READY) $(VENV)/.wheel-tools ## build the public wheel into dist/ and prove it: glibc 2.28, torch's stable ABI, the tests
+	$(VENV)/wheel/bin/python .ci/wheel.py $(abspath $(BIN))/python
 
 bench: $(READY) ## measure every kernel; prints ratios against the alternatives and the limit
 	$(BIN)/python -m pytest --benchmark
@@ -46,6 +52,11 @@ $(VENV)/.packages: requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q "$$(grep '^torch==' requirements-dev.txt)"
 	$(BIN)/python -m pip install -q -r requirements-dev.txt
+	touch $@
+
+$(VENV)/.wheel-tools: .ci/requirements-wheel.txt $(VENV)/.packages
+	test -x $(VENV)/wheel/bin/python || $(PYTHON) -m venv $(VENV)/wheel
+	$(VENV)/wheel/bin/python -m pip install -q -r $<
 	touch $@
 
 $(READY): $(VENV)/.packages $(SOURCES)

@@ -28,6 +28,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     skips = {}
     if not torch.cuda.is_available():
         skips["gpu"] = "no GPU here"
+    if "install" not in config.getoption("-m"):
+        skips["install"] = "takes minutes: make test-install"
     if "targets" not in config.getoption("-m"):
         skips["targets"] = "takes minutes: make test-targets"
     if "browser" not in config.getoption("-m"):

@@ -61,7 +61,7 @@ class OptionalBuild(build_ext):
         except Exception as error:  # no compiler, one that fails, missing headers of Python: the install goes on
             if os.environ.get("LSP_REQUIRE_EXTENSION") == "1":
                 raise
-            self.forget(f"{type(error).__name__}: {error}")
+            self.forget(f"{type(error).__name__}: {error}".rstrip("."))
 
     def build_extensions(self) -> None:
         if sys.platform == "linux":
@@ -105,6 +105,7 @@ class HonestWheel(bdist_wheel):
 
 
 setup(
+    license="Apache-2.0",
     ext_modules=[extension],
     cmdclass={"build_ext": OptionalBuild, "bdist_wheel": HonestWheel},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

@@ -310,7 +310,7 @@ def test_without_the_extra_the_package_imports_and_the_command_says_what_is_miss
     with process("--help", code=blocked + "import lsp, lsp.__main__; lsp.__main__.main()") as running:
         out, err = running.communicate()
     assert (running.returncode, out) == (1, "")
-    assert err == "lsp: error: the lsp command needs typer and rich: pip install 'lsp-kernels[cli]'\n"
+    assert err == "lsp: error: the lsp command needs typer: pip install 'lsp-kernels[lsp]'\n"
 
 
 # Trace

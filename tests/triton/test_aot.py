@@ -187,7 +187,7 @@ def test_import_needs_no_triton():
         try:
             aot.fingerprint([])
         except ImportError as error:
-            assert "pip install triton" in str(error)
+            assert "pip install 'lsp-kernels[triton]'" in str(error)
         else:
             raise AssertionError
         """)
