@@ -56,11 +56,12 @@ class Child:
 
     def ask(self, question: Any, seconds: float) -> Any:
         """The answer to a question. A child that gives none within this time is killed."""
+        asked = json.dumps(question).encode() + b"\n"
         try:
             assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.write(asked)
             self._process.stdin.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a pipe that nobody reads, or that is closed
             self.close()
             raise GoneError("it has ended") from error
         line = self._line(seconds)

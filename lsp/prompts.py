@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lsp.models import Transformer, load_tokenizer
+from lsp.models.templates import render
 from lsp_kernels.errors import as_integer
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
@@ -39,8 +40,7 @@ def encode(prompt: Any, tokenizer: Any) -> list[int]:
             raise ValueError("Invalid prompts: expected token ids without a tokenizer, got text; pass tokenizer=")
         if isinstance(prompt, str):
             return list(tokenizer(prompt)["input_ids"])
-        text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(tokenizer(render(tokenizer, prompt), add_special_tokens=False)["input_ids"])
     return [as_integer("prompts", token, 0) for token in prompt]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from lsp.cli import options as o
 from lsp.evaluation import comparison, tables
 from lsp.evaluation.plot import FORMATS as PICTURES
 from lsp.evaluation.plot import plot as draw
-from lsp.evaluation.problems import load_problems
+from lsp.evaluation.problems import Problems, load_problems
 from lsp.extras import needed_by
 from lsp.files import check_writable, write_whole
 from lsp.tiny.tasks import SPLITS, TASKS
@@ -98,12 +98,7 @@ def compare(
     for path in out or ():
         check_output(path, tables.FORMATS)
     check_plot(plot)
-    sets = [
-        load_problems(name, problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
-        for name in task or TASKS
-    ]
-    if len({each.name for each in sets}) < len(sets):
-        raise ValueError(f"Invalid task: expected different names, got {', '.join(each.name for each in sets)}")
+    sets = problem_sets(task, n=problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
     settings = comparison.paper_settings(block_length)
     settings = [setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in settings]
     network, tokenizer = o.load_model(model, dtype, device)
@@ -134,6 +129,14 @@ def compare(
     if plot is not None:
         draw([row for row in rows if not row["tail"]] or rows, plot)
         print(f"wrote {plot}")
+
+
+def problem_sets(tasks: Sequence[str] | None, **options: Any) -> list[Problems]:
+    """The problems of every task; two of the same name could not be told apart in the results."""
+    sets = [load_problems(name, **options) for name in tasks or TASKS]
+    if len({each.name for each in sets}) < len(sets):
+        raise ValueError(f"Invalid task: expected different names, got {', '.join(each.name for each in sets)}")
+    return sets
 
 
 def check_output(path: Path, endings: Any) -> None:

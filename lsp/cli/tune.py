@@ -9,11 +9,10 @@ import typer
 
 from lsp.cli import compare as c
 from lsp.cli import options as o
-from lsp.evaluation import grid, verdict
+from lsp.evaluation import grid, results, verdict
 from lsp.evaluation.plot import plot as draw
-from lsp.evaluation.problems import load_problems
+from lsp.models.checkpoint import fingerprint
 from lsp.schedulers import LongestStablePrefix
-from lsp.tiny.tasks import TASKS
 from lsp.tracing.printable import printable
 
 
@@ -47,35 +46,28 @@ def tune(
       lsp tune test.jsonl --from dev.jsonl --split test --seed 1 --problems 300 --plot frontier.svg
     """
     c.check_output(out, (".jsonl",))
+    results.check_ours(out)
     c.check_plot(plot)
     candidates = grid.grid()
     preset = grid.describe(LongestStablePrefix(), LongestStablePrefix().options)
     if start:
-        seen = [row for path in start for row in grid.read(path)]
+        seen = [row for path in start for row in results.read(path)]
         kept = verdict.worth_another_look(seen) | {preset}
         candidates = [each for each in candidates if each.name in kept or verdict.always_shown(each)]
-    sets = [
-        load_problems(name, problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
-        for name in task or TASKS
-    ]
+    sets = c.problem_sets(task, n=problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
     network, tokenizer = o.load_model(model, dtype, device)
     length = o.region(model, max_new_tokens)
     about = {"model": model, "split": split, "seed": seed, "max_new_tokens": length}
     about["dtype"] = str(network.dtype).removeprefix("torch.")
-    grid.results(out, about)
-    for each in sets:
-        with c.bar(each.name, len(candidates)) as advance:
-            grid.run(
-                network,
-                each,
-                candidates,
-                out,
-                max_new_tokens=length,
-                batch=batch,
-                about=about,
-                advance=advance,
-                tokenizer=tokenizer,
-            )
+    assert network.source is not None
+    about["weights"] = fingerprint(network.source)
+    arguments = {"max_new_tokens": length, "batch": batch, "about": about, "tokenizer": tokenizer}
+    with results.writing(out):
+        for each in sets:  # what does not belong together is noticed before the work
+            grid.results(out, about, each)
+        for each in sets:
+            with c.bar(each.name, len(candidates)) as advance:
+                grid.run(network, each, candidates, out, advance=advance, **arguments)
     asked = {(each.name, len(each)) for each in sets}
     rows = [row for row in grid.results(out, about) if (row["task"], row["n"]) in asked]
     print(printable(verdict.verdict(rows, preset)), end="")

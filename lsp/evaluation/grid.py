@@ -1,13 +1,11 @@
-"""Every scheduler on the same grid of loop options, and the file of its results.
+"""Every scheduler on the same grid of loop options.
 
 A grid is run on development problems; what is good there is run again on fresh ones (`lsp.evaluation.verdict`). Results
-are JSON lines, one for each task and setting, so that a run that was stopped goes on where it was.
+go to a file (`lsp.evaluation.results`), so that a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -16,9 +14,9 @@ from statistics import mean
 from typing import Any
 
 from lsp.decoding import Options
-from lsp.evaluation.comparison import Setting, compare
-from lsp.evaluation.intervals import wilson
+from lsp.evaluation.comparison import Result, Setting, compare
 from lsp.evaluation.problems import Problems
+from lsp.evaluation.results import append, read, writing
 from lsp.schedulers import Factor, Full, LongestStablePrefix, Prophet, Threshold
 from lsp_kernels import PrefixRule
 
@@ -121,48 +119,41 @@ def run(
     advance: Callable[[], None] = lambda: None,
     **arguments: Any,
 ) -> None:
-    """Adds a line for every candidate that the file does not have yet; `about` says what else the results depend on."""
-    done = {(row["task"], row["name"], row["n"]) for row in results(path, about)}
-    if path.exists():  # a line that was cut off makes room for its successor
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    with path.open("a", encoding="utf-8") as out:
+    """Adds a row for every candidate that the file does not have yet; `about` says what else the results depend on."""
+    with writing(path):
+        rows = results(path, about, problems)
+        done = {(row["task"], row["name"], row["n"]) for row in rows}
         for candidate in candidates:
             if (problems.name, candidate.name, len(problems)) not in done:
                 (result,) = compare(
                     model, problems, [candidate.setting], max_new_tokens=max_new_tokens, batch=batch, **arguments
                 )
-                row = {
-                    "task": problems.name,
-                    "n": len(problems),
-                    "family": candidate.family,
-                    "name": candidate.name,
-                    "passes": mean(result.passes),
-                    "positions": mean(result.positions),
-                    "right": "".join(str(int(right)) for right in result.right),
-                }
-                out.write(json.dumps(about | row) + "\n")
-                out.flush()
+                append(path, about | _row(problems, candidate, result))
             advance()
 
 
-def results(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a file holds already. One with other results than those is refused."""
+def _row(problems: Problems, candidate: Candidate, result: Result) -> dict[str, Any]:
+    return {
+        "task": problems.name,
+        "problems": problems.fingerprint,
+        "n": len(problems),
+        "family": candidate.family,
+        "name": candidate.name,
+        "passes": mean(result.passes),
+        "positions": mean(result.positions),
+        "right": "".join(str(int(right)) for right in result.right),
+    }
+
+
+def results(path: Path, about: dict[str, Any], problems: Problems | None = None) -> list[dict[str, Any]]:
+    """What a file holds already. One with results of other settings, weights or problems is refused."""
     rows = read(path) if path.exists() else []
     for row in rows:
-        if other := {key: row.get(key) for key, value in about.items() if row.get(key) != value}:
-            raise ValueError(f"Invalid {path}: expected results with {about}, got some with {other}")
+        wanted = dict(about)
+        same = problems is not None and (row["task"], row["n"]) == (problems.name, len(problems))
+        if problems is not None and same and "problems" in row:  # rows of version 0.1 do not say
+            wanted["problems"] = problems.fingerprint
+        if other := {key: row.get(key) for key, value in wanted.items() if row.get(key) != value}:
+            expected = {key: wanted[key] for key in other}
+            raise ValueError(f"Invalid {path}: expected results with {expected}, got some with {other}")
     return rows
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run, with accuracies and their intervals. A last line that was cut off does not count."""
-    out = []
-    for number, line in enumerate(path.read_text("utf-8").split("\n")[:-1], 1):
-        try:
-            row = json.loads(line)
-            solved = row["right"].count("1")
-            row["low"], row["high"] = wilson(solved, row["n"])
-            out.append(row | {"accuracy": solved / row["n"]})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"Invalid {path}, line {number}: expected a result of lsp tune, got {error!r}") from None
-    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -26,11 +27,14 @@ class Problems:
     judge : callable
         From the texts, one per prompt and in their order, to whether each is right. Raises
         `lsp.tiny.tasks.CouldNotJudge` where that cannot be known.
+    fingerprint : str
+        A hash of the prompts, of the right answers and of how they are compared.
     """
 
     name: str
     prompts: list[Prompt]
     judge: Callable[[Sequence[str]], list[bool]]
+    fingerprint: str = ""
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -62,14 +66,26 @@ def load_problems(
     if str(task) in tasks.TASKS:
         tasks.check_judge(str(task))
         drawn = list(tasks.generate(str(task), n, split=split, seed=seed))
-        return Problems(str(task), [problem.prompt for problem in drawn], lambda texts: tasks.verify(drawn, texts))
+        given: list[Prompt] = [problem.prompt for problem in drawn]
+        mark = _fingerprint(given, [problem.answer for problem in drawn])
+        return Problems(str(task), given, lambda texts: tasks.verify(drawn, texts), mark)
     path = Path(task)
     if not path.is_file():
         raise ValueError(f"Invalid task: expected {', '.join(tasks.TASKS)} or a file of JSON lines, got {str(task)!r}")
     prompts, answers = zip(*_read(path, n), strict=True)
-    right = JUDGES[judge or ("number" if "####" in answers[0] else "exact")]
+    judge = judge or ("number" if "####" in answers[0] else "exact")
+    right = JUDGES[judge]
     asked: list[Prompt] = [[{"role": "user", "content": prompt}] if chat else prompt for prompt in prompts]
-    return Problems(path.stem, asked, lambda texts: [right(t, a) for t, a in zip(texts, answers, strict=True)])
+    return Problems(
+        path.stem,
+        asked,
+        lambda texts: [right(t, a) for t, a in zip(texts, answers, strict=True)],
+        _fingerprint(asked, answers, judge),
+    )
+
+
+def _fingerprint(*content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def _read(path: Path, n: int) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ pytest.importorskip("rich")
 pytest.importorskip("transformers")
 
 from lsp.cli import settings
-from lsp.evaluation import grid
+from lsp.evaluation import grid, results
 from lsp.tiny.tasks import generate, sandbox
 from lsp_kernels import PrefixRule
 from tests.lsp.checkpoints import llada
@@ -396,10 +396,10 @@ def test_tune_goes_on_and_refuses_other_results(
     with first.open("a") as file:
         file.write('{"cut off')
     assert run("tune", first, *given).out == ran.out
-    assert len(first.read_text().splitlines()) == 4
+    assert len(first.read_text().splitlines()) == 1 + 4
     fails(2, "expected results with", "tune", first, *given, "--seed", 3)
     assert run("tune", second, *given, "--split", "test", "--from", first, "--plot", tmp_path / "t.png").code == 0
-    assert {json.loads(line)["split"] for line in second.read_text().splitlines()} == {"test"}
+    assert {row["split"] for row in results.read(second)} == {"test"}
 
 
 def test_answers_that_cannot_be_judged_end_a_comparison_and_keep_what_was_measured(
@@ -431,7 +431,7 @@ def test_answers_that_cannot_be_judged_end_a_grid_and_keep_its_rows(
     ran = run("tune", out, "--task", "countdown", "--task", "code", "--problems", 1, *NEW)
     assert ran.code == 1
     assert "lsp: error: Could not judge programs" in ran.err
-    assert {row["task"] for row in grid.read(out)} == {"countdown"}
+    assert {row["task"] for row in results.read(out)} == {"countdown"}
 
 
 @pytest.mark.parametrize(

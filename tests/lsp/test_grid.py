@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lsp
-from lsp.evaluation import grid, verdict
+from lsp.evaluation import grid, results, verdict
 from lsp.evaluation.comparison import Setting
 from lsp.evaluation.problems import load_problems
 
@@ -64,14 +64,14 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.
     calls: list[None] = []
     grid.run(model, problems, CANDIDATES, path, advance=lambda: calls.append(None), **given)
     assert path.read_text().startswith(first)
-    rows = grid.read(path)
+    rows = results.read(path)
     assert [(r["name"], r["task"], r["n"], r["seed"]) for r in rows] == [
         ("Threshold", "countdown", 2, 3),
         ("ours", "countdown", 2, 3),
     ]
     assert len(calls) == 2
     out = lsp.generate(model, problems.prompts, max_new_tokens=24)
-    assert json.loads(path.read_text().splitlines()[1])["positions"] == sum(o.positions for o in out) / 2
+    assert json.loads(path.read_text().splitlines()[2])["positions"] == sum(o.positions for o in out) / 2
 
 
 def test_only_the_frontiers_of_the_families_get_another_look() -> None:
@@ -93,11 +93,3 @@ def test_the_verdict_names_who_is_as_accurate_and_as_cheap() -> None:
     assert not any("wrong" in line for line in lines)
     alone = verdict.verdict(ROWS[:2], "ours").splitlines()
     assert "| as accurate, no more passes: none | | | | |" in alone
-
-
-def test_a_file_that_is_read_is_not_changed(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    text = json.dumps({"task": "t", "name": "a", "n": 2, "right": "10"}) + "\n" + '{"task": "t", "na'
-    path.write_text(text)
-    assert [row["accuracy"] for row in grid.read(path)] == [0.5]
-    assert path.read_text() == text
