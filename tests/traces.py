@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import torch
+
 import lsp
 from lsp_kernels import PrefixRule
 
@@ -19,6 +21,7 @@ SCHEDULERS = {
     "scattered": lsp.ScatteredMargin(),
     "prophet": lsp.Prophet(),
     "fixed": lsp.FixedPrefix(4),
+    "full": lsp.Full(),
 }
 
 
@@ -32,3 +35,18 @@ def of(name: str, **options: object) -> lsp.Trace:
 def hostile(trace: lsp.Trace) -> lsp.Trace:
     """The same with text that tries to be markup, wherever there is text."""
     return replace(trace, scheduler=HOSTILE, text=HOSTILE, pieces=dict.fromkeys(trace.pieces, HOSTILE))
+
+
+def broken_ahead(scheduler: lsp.Scheduler) -> lsp.Trace:
+    """A trace in which the last position has no number until it is the only mask; no scheduler looks at it before."""
+
+    def forward(ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(1, ids.size(1), 7)
+        logits[0, :, 2] = 1.0
+        if int((ids == 6).sum()) > 1:
+            logits[0, -1] = torch.nan
+        return logits
+
+    model = lsp.adapt(forward, vocab_size=7, mask_id=6)
+    (out,) = lsp.trace(model, [1], max_new_tokens=3, scheduler=scheduler, block_length=1)
+    return out

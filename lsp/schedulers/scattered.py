@@ -103,7 +103,7 @@ class Threshold(Confident):
         return self.p
 
     def reason(self, seen: PassRecord) -> str:
-        if max(seen.confidence[: len(seen.masks)]) < self.p:
+        if max(confidence or 0.0 for confidence in seen.confidence[: len(seen.masks)]) < self.p:
             return f"No confidence reaches {self.p:g}, so the best mask is taken."
         return f"The masks with a confidence of at least {self.p:g} are taken."
 

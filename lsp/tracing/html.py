@@ -9,15 +9,15 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lsp.files import write_whole
+from lsp.tracing.compact import shorten
 from lsp.tracing.records import Trace
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("state.js", "words.js", "chart.js", "trace.js")
+SCRIPTS = ("expand.js", "state.js", "words.js", "chart.js", "trace.js")
 TITLE = "Decoding, pass by pass"
 
 
@@ -43,7 +43,7 @@ def page(traces: Sequence[Trace], *, title: str = TITLE) -> str:
         "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'",
         "style": style,
         "script": script,
-        "data": _json([asdict(trace) for trace in traces]),
+        "data": _json([vars(trace) | {"steps": shorten(trace.steps)} for trace in traces]),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("trace.html"))
 

@@ -19,6 +19,7 @@ from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Stats, Step
 from lsp.generation import Generation, Run
 from lsp.schedulers import scheduler_of
+from lsp.tracing import rounding
 from lsp.tracing.records import PassRecord, RuleRecord, Trace
 from lsp_kernels import PrefixRule, Vocabulary
 from lsp_kernels.rule import DELIMITER, STOP, has_flag
@@ -61,7 +62,8 @@ class Recorder(Scheduler):
             every_mask = step.stats([canvas.masks_in_pass for canvas in step.canvases])
         for number, canvas, stats, what in zip(step.numbers, step.canvases, every_mask, chosen, strict=True):
             record = _record(canvas, stats, what, self.scheduler.shown_rule, step.vocabulary)
-            self.steps.setdefault(number, []).append(replace(record, reason=self.scheduler.reason(record)))
+            record = replace(record, reason=self.scheduler.reason(record))  # of the exact numbers
+            self.steps.setdefault(number, []).append(_rounded(record))
         return chosen
 
 
@@ -109,11 +111,22 @@ def _record(
         masks_in_pass=canvas.masks_in_pass.tolist(),
         tokens=stats.tokens.tolist(),
         margins=[_finite(margin) for margin in stats.margins.tolist()],
-        confidence=stats.confidence.tolist(),
+        confidence=[_finite(confidence) for confidence in stats.confidence.tolist()],
         chosen=chosen[0].tolist(),
         written=chosen[1].tolist(),
         reason="",
         rule=None if rule is None else rule_record(rule, margins, tokens, vocabulary),
+    )
+
+
+def _rounded(record: PassRecord) -> PassRecord:
+    """The record as it is kept."""
+    rule = record.rule and replace(record.rule, prefix_min=rounding.margins(record.rule.prefix_min))
+    return replace(
+        record,
+        margins=rounding.margins(record.margins),
+        confidence=rounding.confidences(record.confidence),
+        rule=rule,
     )
 
 

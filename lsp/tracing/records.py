@@ -1,15 +1,10 @@
-"""The contents of a trace and its file: JSON lines, first what concerns the whole, then one line a step."""
+"""The contents of a trace. Its file is `lsp.tracing.storage`."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from lsp.files import write_whole
-
-FORMAT, FORMAT_1 = "lsp trace 2", "lsp trace 1"
 
 
 @dataclass(frozen=True)
@@ -23,7 +18,7 @@ class RuleRecord:
     lo, hi : int
         The target range of the candidate.
     prefix_min : list of float
-        The prefix minimum of the margins of the scored rows.
+        The prefix minimum of the margins of the scored rows, rounded as they are.
     tau : float or None
         The threshold whose run the candidate is: the floor, or the minimum that follows; without a floor None where the
         run is cut at `hi`.
@@ -53,7 +48,7 @@ class RuleRecord:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass over one sequence. Positions count from the first token of the prompt.
+    """One pass over one sequence. Positions count from the first token of the prompt. Numbers are rounded down.
 
     Attributes
     ----------
@@ -66,7 +61,8 @@ class PassRecord:
     masks_in_pass : list of int
         The positions of all masks of the pass; `masks` come first.
     tokens, margins, confidence : lists
-        For each of `masks_in_pass`: its best token, the margin to the next one (None if infinite), its probability.
+        For each of `masks_in_pass`: its best token, the margin to the next one to three significant digits (None if
+        infinite), its probability to four decimals. Where the model gave no number, both are None.
     chosen, written : lists of int
         The positions that were committed, and the tokens written there.
     reason : str
@@ -83,7 +79,7 @@ class PassRecord:
     masks_in_pass: list[int]
     tokens: list[int]
     margins: list[float | None]
-    confidence: list[float]
+    confidence: list[float | None]
     chosen: list[int]
     written: list[int]
     reason: str
@@ -138,32 +134,14 @@ class Trace:
     steps: list[PassRecord]
 
     def save(self, path: str | Path) -> None:
-        """Writes JSON lines: what concerns the whole first, then one line a step."""
-        head = {"format": FORMAT} | {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
-        lines = [head, *(asdict(step) for step in self.steps)]
-        write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        """Writes JSON lines: what concerns the whole first, then one line a pass."""
+        from lsp.tracing import storage
+
+        storage.save(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Reads what `save` wrote, also in the format of version 0.1, which had no words of the scheduler."""
-        try:
-            head, *steps = map(json.loads, Path(path).read_text("utf-8").strip("\n").split("\n"))
-            if (written_as := head.pop("format")) == FORMAT_1:
-                _upgrade(head, steps)
-            elif written_as != FORMAT:
-                raise ValueError("another format")
-            head["pieces"] = {int(token): text for token, text in head["pieces"].items()}
-            for step in steps:
-                step["rule"] = step["rule"] and RuleRecord(**step["rule"])
-            return cls(**head, steps=[PassRecord(**step) for step in steps])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"Invalid {path}: expected JSON lines of {FORMAT!r}, got {error}") from error
+        """Reads what `save` wrote, also in the two older formats."""
+        from lsp.tracing import storage
 
-
-def _upgrade(head: dict[str, Any], steps: list[dict[str, Any]]) -> None:
-    """Turns the first format into this one, in place."""
-    head.update(name=head["scheduler"].partition("(")[0], notes=[])
-    for step in steps:
-        step.update(masks_in_pass=step.pop("positions"), reason="")
-        if step["rule"]:
-            step["rule"]["stopped"] = False
+        return storage.load(path)

@@ -164,6 +164,49 @@ def test_values_are_there_as_a_table(page: chromium.Chromium) -> None:
     assert page.run("document.querySelectorAll('table')[1].tBodies[0].rows.length") < 64
 
 
+ROWS = """[...document.querySelectorAll("table")].map((table) =>
+  [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent)))"""
+
+
+def shown_as(text: str, value: float | None) -> bool:
+    """Whether a text of the table is that number, with the few digits that it has room for."""
+    if value is None:
+        return text == "∞"
+    return float(text.removeprefix("> ")) == pytest.approx(value, rel=0.05, abs=0.001)
+
+
+@pytest.mark.parametrize("name", traces.SCHEDULERS)
+def test_every_value_of_every_pass_is_what_was_recorded(browser: chromium.Chromium, tmp_path: Path, name: str) -> None:
+    """The page holds only what changes from pass to pass, and writes the rest out itself."""
+    trace = traces.of(name)
+    show(browser, tmp_path, trace)
+    browser.run(OPEN_ALL)
+    for step in trace.steps:
+        (rows,) = browser.run(ROWS)
+        assert [int(row[0]) - 1 + len(trace.prompt) for row in rows] == step.masks_in_pass
+        assert all(shown_as(row[2], margin) for row, margin in zip(rows, step.margins, strict=True))
+        assert all(shown_as(row[3], confidence) for row, confidence in zip(rows, step.confidence, strict=True))
+        taken = set(step.chosen)
+        for row, position, token in zip(rows, step.masks_in_pass, step.tokens, strict=True):
+            if position not in taken:
+                assert row[1] == ("∎" if token in trace.stops else trace.pieces[token].replace("\n", "↵"))
+        browser.press("ArrowRight")
+    assert problems(browser) == []
+
+
+def test_a_number_that_is_none_is_shown_as_unknown(browser: chromium.Chromium, tmp_path: Path) -> None:
+    show(browser, tmp_path, *(traces.broken_ahead(scheduler) for scheduler in (lsp.FixedPrefix(1), lsp.Threshold())))
+    browser.run(OPEN_ALL)
+    for rows in browser.run(ROWS):
+        assert [row[2:4] for row in rows][-1] == ["–", "–"]
+    titles = browser.run("[...document.querySelectorAll('.sequence .chip:last-of-type')].map(node => node.title)")
+    assert all("the model gave no number" in title for title in titles)
+    labels = browser.run("[...document.querySelectorAll('svg')].map(node => node.getAttribute('aria-label'))")
+    for text in [*browser.run(SENTENCES), *browser.run(SEQUENCES), *labels]:
+        assert not any(word in text for word in ("undefined", "NaN", "null"))
+    assert problems(browser) == []
+
+
 def test_every_control_has_a_name(page: chromium.Chromium) -> None:
     controls = {"slider", "button", "DisclosureTriangle", "image"}
     nodes = page("Accessibility.getFullAXTree")["nodes"]

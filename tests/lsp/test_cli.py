@@ -225,7 +225,7 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ("Invalid n: expected at most 5000 problems of a task, got 99999999", ["compare", "--problems", "99999999"]),
         ("expected a PROMPT or --file FILE, got both", ["trace", "out.jsonl", "x", "--file", __file__]),
         ("Invalid --from: expected a page", ["trace", "out.jsonl", "--from", "x"]),
-        ("expected JSON lines of 'lsp trace 2'", ["trace", "out.html", "--from", __file__]),
+        ("expected JSON lines of 'lsp trace 3'", ["trace", "out.html", "--from", __file__]),
         ("Missing argument 'OUT'", ["trace"]),
     ],
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-from pathlib import Path
 
 import pytest
 
@@ -42,19 +40,3 @@ def test_committed_in_was_called_steps() -> None:
     (answer,) = lsp.generate(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n", max_new_tokens=24)
     with pytest.warns(DeprecationWarning, match=r"Generation\.committed_in"):
         assert answer.steps == answer.committed_in
-
-
-def test_the_first_format_of_a_trace_is_read(tmp_path: Path) -> None:
-    (trace,) = lsp.trace(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n", max_new_tokens=24)
-    trace.save(tmp_path / "new.jsonl")
-    head, *steps = map(json.loads, (tmp_path / "new.jsonl").read_text("utf-8").splitlines())
-    head["format"] = "lsp trace 1"
-    del head["name"], head["notes"]
-    for step in steps:
-        step["positions"] = step.pop("masks_in_pass")
-        del step["reason"], step["rule"]["stopped"]
-    (tmp_path / "old.jsonl").write_text("\n".join(map(json.dumps, [head, *steps])), "utf-8")
-    old = lsp.Trace.load(tmp_path / "old.jsonl")
-    assert (old.name, old.notes, old.tokens) == ("LongestStablePrefix", [], trace.tokens)
-    assert [step.masks_in_pass for step in old.steps] == [step.masks_in_pass for step in trace.steps]
-    assert "LongestStablePrefix" in html.page([old])

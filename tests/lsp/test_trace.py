@@ -1,11 +1,9 @@
-"""A trace changes nothing that is committed, tells the rule's steps as the oracle has them, and survives a file."""
+"""A trace changes nothing that is committed, and tells the rule's steps as the oracle has them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +14,8 @@ import lsp
 from lsp.models import Transformer
 from lsp.schedulers import NAMES
 from lsp.tiny.tasks import TASKS, generate
-from lsp.tracing import PassRecord, RuleRecord, Trace, flip_rate
+from lsp.tracing import PassRecord, Trace, flip_rate
 from lsp.tracing.recorder import rule_record
-from lsp.tracing.records import FORMAT, FORMAT_1
 from lsp_kernels import PrefixRule, Vocabulary
 from tests import oracle
 
@@ -99,26 +96,6 @@ def test_the_steps_of_the_rule_are_those_of_the_oracle(
         assert next(j for j in range(n + 1) if j == n or not margins[j] > step.tau) == step.candidate
 
 
-def test_a_trace_survives_json_lines(example: Trace, tmp_path: Path) -> None:
-    odd = dataclasses.replace(example, text="a\u2028b\u0085c\r\n", pieces=example.pieces | {1: "\u2029"})
-    odd.save(tmp_path / "t.jsonl")
-    assert Trace.load(tmp_path / "t.jsonl") == odd
-    example.save(tmp_path / "t.jsonl")
-    assert Trace.load(tmp_path / "t.jsonl") == example
-    lines = (tmp_path / "t.jsonl").read_text("utf-8").splitlines()
-    assert len(lines) == 1 + example.passes
-    step = json.loads(lines[1], parse_constant=pytest.fail)  # no NaN, no Infinity: any JSON reader takes it
-    assert {"margins", "tokens", "chosen", "written", "rule"} <= set(step)
-    assert set(step["rule"]) == {f.name for f in dataclasses.fields(RuleRecord)}
-
-
-@pytest.mark.parametrize("text", ["", "{}", "not json", *(f'{{"format": "{f}"}}' for f in ("x", FORMAT_1, FORMAT))])
-def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "t.jsonl").write_text(text)
-    with pytest.raises(ValueError, match=r"Invalid .*t.jsonl: expected JSON lines of 'lsp trace 2'"):
-        Trace.load(tmp_path / "t.jsonl")
-
-
 def test_flips_are_counted_in_the_middle_of_decoding_on_masks_that_stay_open(example: Trace) -> None:
     def step(positions: list[int], tokens: list[int], chosen: list[int]) -> PassRecord:
         blank = example.steps[0]
@@ -137,20 +114,6 @@ def test_flips_are_counted_in_the_middle_of_decoding_on_masks_that_stay_open(exa
     assert flip_rate([answer], tail=False) == pytest.approx(0)
     assert flip_rate([trace, trace]) == flip_rate([trace])
     assert math.isnan(flip_rate([]))
-
-
-def test_a_nan_that_the_scheduler_does_not_see_does_not_stop_a_trace() -> None:
-    import torch
-
-    def forward(ids: torch.Tensor) -> torch.Tensor:
-        logits = torch.zeros(1, ids.size(1), 7)
-        logits[0, -1] = torch.nan
-        return logits
-
-    model = lsp.adapt(forward, vocab_size=7, mask_id=6)
-    for decode in (lsp.generate, lsp.trace):
-        with pytest.raises(lsp.DecodingError, match="sequence 0, pass 2"):
-            decode(model, [1], max_new_tokens=3, scheduler=lsp.FixedPrefix(1))
 
 
 def test_a_model_without_a_tokenizer_is_traced_by_ids() -> None:

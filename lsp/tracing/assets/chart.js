@@ -116,9 +116,10 @@ function flags(found, column, base, columns) {
 }
 
 function summary(trace, step) {
-  const given = trace.measure === "confidence" ? step.confidence : step.margins;
+  const known = step.confidence.map((value) => value !== null);
+  const given = (trace.measure === "confidence" ? step.confidence : step.margins).filter((_, j) => known[j]);
   const values = given.map((value) => (value === null ? Infinity : value));
   const lines = levels(trace, step).map(({ label }) => label);
-  const range = `from ${number(Math.min(...values))} to ${number(Math.max(...values))}`;
-  return [`${trace.measure} of ${count(values.length, "mask")}, ${range}`, ...lines].join("; ");
+  const range = values.length ? `from ${number(Math.min(...values))} to ${number(Math.max(...values))}` : "no numbers";
+  return [`${trace.measure} of ${count(known.length, "mask")}, ${range}`, ...lines].join("; ");
 }

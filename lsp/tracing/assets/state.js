@@ -38,8 +38,9 @@ function cells(trace, k) {
     const j = rank.get(at);
     const cell = { at, rank: j, token: pass <= k ? trace.tokenOf[at] : j === undefined ? null : step.tokens[j] };
     if (j !== undefined) {
-      cell.margin = step.margins[j] === null ? Infinity : step.margins[j];
-      cell.confidence = step.confidence[j];
+      cell.unknown = step.confidence[j] === null; // the model gave no number
+      cell.margin = cell.unknown ? 0 : step.margins[j] === null ? Infinity : step.margins[j];
+      cell.confidence = cell.unknown ? 0 : step.confidence[j];
       cell.allowed = j < step.masks.length;
     }
     if (at >= trace.ends[k + 1]) cell.state = "dropped";

@@ -163,8 +163,10 @@ function table(trace, rows) {
   const body = out.createTBody();
   for (const cell of rows) {
     const row = body.insertRow();
-    const texts = [cell.at + 1, textOf(trace, [cell.token]), number(cell.margin), probability(cell.confidence)];
-    for (const text of [...texts, STATES[cell.state]]) row.insertCell().textContent = text;
+    const values = cell.unknown ? ["–", "–"] : [number(cell.margin), probability(cell.confidence)];
+    for (const text of [cell.at + 1, textOf(trace, [cell.token]), ...values, STATES[cell.state]]) {
+      row.insertCell().textContent = text;
+    }
   }
   return out;
 }
@@ -178,6 +180,7 @@ function start() {
   const traces = JSON.parse(document.getElementById("data").textContent);
   const together = traces.every(({ prompt }) => String(prompt) === String(traces[0].prompt));
   for (const trace of traces) {
+    trace.steps = expand(trace.steps);
     replay(trace);
     trace.axisTop = axisTop(trace);
   }

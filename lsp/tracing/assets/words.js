@@ -78,7 +78,8 @@ function captionOf(trace) {
 function describe(trace, cell) {
   const out = [`position ${cell.at + 1}: “${textOf(trace, [cell.token])}”`, STATES[cell.state]];
   if (cell.rank === undefined) return out.join(", ");
-  out.push(`margin ${number(cell.margin)}`, `probability ${probability(cell.confidence)}`);
+  if (cell.unknown) out.push("the model gave no number");
+  else out.push(`margin ${number(cell.margin)}`, `probability ${probability(cell.confidence)}`);
   if (!cell.allowed) out.push("after the block");
   return out.join(", ");
 }
