@@ -61,6 +61,10 @@ struct Task {
   bool appends;  // whether it also copies the sequence's tokens of this head to the cache
 };
 
+// What the weighted sum of the values is multiplied by. Where all keys score -inf the output is 0, as torch's attention
+// defines it; `total` then only tells whether a score was NaN.
+float factor_of(float most, float total) { return most == -INFINITY && total == total ? 0.0f : 1 / total; }
+
 template <class T>
 struct Call {
   Tokens<const T> q, k, v;
@@ -135,7 +139,8 @@ struct Call {
       if (task.appends) append(task);
       const Found found = Blocks::attend(block(task), *scratch);
       if (task.part < 0) {
-        for (int64_t row = 0; row < task.rows; ++row) write(task, row, found.values + row * size, 1 / found.total[row]);
+        for (int64_t row = 0; row < task.rows; ++row)
+          write(task, row, found.values + row * size, factor_of(found.most[row], found.total[row]));
       } else {
         float* part = parts.get() + task.part;
         std::copy_n(found.most, task.rows, part);
@@ -161,11 +166,11 @@ struct Call {
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (size_t p = i; p < end; ++p) {
         const float* part = parts + all[p].part;
-        const float weight = std::exp2(part[row] - most);
+        const float weight = part[row] == most ? 1 : std::exp2(part[row] - most);
         total += weight * part[rows + row];
         for (int64_t d = 0; d < size; ++d) sum[d] += weight * part[2 * rows + row * size + d];
       }
-      write(all[i], row, sum.data(), 1 / total);
+      write(all[i], row, sum.data(), factor_of(most, total));
     }
   }
 };

@@ -55,7 +55,8 @@ def suffix_attention(
     Returns
     -------
     Tensor
-        Shape and dtype of q, contiguous.
+        Shape and dtype of q, contiguous. A key that scores -inf has weight 0; where all keys of a query score -inf,
+        the output is 0, as torch's attention defines it. A score that is NaN or +inf makes the output NaN.
 
     Examples
     --------

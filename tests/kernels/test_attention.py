@@ -13,11 +13,15 @@ from torch._inductor.utils import run_and_get_code
 import lsp_kernels
 from lsp_kernels import suffix_attention
 from tests.attention_cases import (
+    HIDDEN,
     AttentionCase,
     appended,
     assert_same_bits,
     attention_cases,
     check_attention,
+    check_hidden,
+    check_nothing_seen,
+    hide,
     make_case,
 )
 from tests.support import ints
@@ -88,6 +92,28 @@ def test_a_nan_stays_in_its_head_and_sequence(backend) -> None:
     assert out[:6, 1].isnan().all()
     out[:6, 1] = 0
     assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("suffixes", "prefixes", "slots"), HIDDEN)
+def test_keys_that_score_minus_infinity_have_no_weight(backend, suffixes, prefixes, slots, dtype) -> None:
+    case = make_case(suffixes, prefixes, suffixes, heads=(6, 2), size=64, dtype=dtype)
+    check_hidden(backend.suffix_attention, case, slots)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("prefix", [0, 30, 200, 1400])
+def test_a_query_that_sees_nothing_gives_zero(backend, prefix: int, dtype: torch.dtype) -> None:
+    check_nothing_seen(backend.suffix_attention, make_case([5], [prefix], [5], heads=(6, 2), size=64, dtype=dtype))
+
+
+@pytest.mark.parametrize("prefix", [30, 1400])
+def test_a_nan_is_not_taken_for_nothing_seen(backend, prefix: int) -> None:
+    case = make_case([5], [prefix], None, heads=(1, 1))
+    hide(case, slice(0, prefix))
+    case.k[..., 0] = -math.inf
+    case.k_cache[0, 0, 7] = math.nan
+    assert case.run(backend.suffix_attention).isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
