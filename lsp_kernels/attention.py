@@ -7,9 +7,13 @@ from torch import Tensor
 
 from . import reference
 from ._checks import as_scale, check_attention
+from ._operands import explain
 from ._ops import operators, triton_reason
 from .triton.configs.attention import tiles_of, workspace_of
 from .workspace import Workspace, reserve
+
+NOTHING = None, None  # no workspace
+_suffix_attention = operators.suffix_attention.default  # looked up once: it takes longer than the checks
 
 
 def suffix_attention(
@@ -69,18 +73,23 @@ def suffix_attention(
     >>> torch.equal(k_cache[0, :, :3], k[:3].transpose(0, 1)), bool(k_cache[0, :, 3:].any())
     (True, False)
     """
-    check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
-    scale = q.size(-1) ** -0.5 if scale is None else as_scale(scale)
-    shared = reserve(workspace, q.device, workspace_of, q, k_cache)
-    if q.dtype == torch.float64:
-        with torch.no_grad():
-            return reference.suffix_attention(
-                q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale=scale
-            )
-    out: Tensor = operators.suffix_attention.default(
-        q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, *shared
-    )
-    return out
+    try:
+        if scale is None:
+            scale = q.size(-1) ** -0.5
+        elif type(scale) is not float:
+            scale = as_scale(scale)
+        shared = NOTHING if workspace is None else reserve(workspace, q.device, workspace_of, q, k_cache)
+        out: Tensor = _suffix_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, *shared)
+        return out
+    except Exception:
+        tensors = (q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
+        check_attention(*tensors)
+        scale = q.size(-1) ** -0.5 if scale is None else as_scale(scale)
+        explain("suffix_attention", *tensors, scale, *NOTHING)
+        if q.dtype != torch.float64:
+            raise
+    with torch.no_grad():
+        return reference.suffix_attention(*tensors, scale=scale)
 
 
 def warmup_attention(

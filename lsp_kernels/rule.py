@@ -66,6 +66,7 @@ class PrefixRule:
 
     alpha_ppm: int = field(init=False, repr=False, compare=False)
     beta_ppm: int = field(init=False, repr=False, compare=False)
+    arguments: tuple[Any, ...] = field(init=False, repr=False, compare=False)  # as the operators take the rule
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "floor"):
@@ -90,6 +91,17 @@ class PrefixRule:
             raise TypeError(f"Invalid snap: expected True or False, got {self.snap!r}")
         if self.no_delimiter not in ("minimum", "keep"):
             raise ValueError(f"Invalid no_delimiter: expected 'minimum' or 'keep', got {self.no_delimiter!r}")
+        keep = self.no_delimiter == "keep"
+        arguments = (self.alpha_ppm, self.beta_ppm, self.min_length, self.window, self.floor, self.snap, keep)
+        object.__setattr__(self, "arguments", arguments)
+
+    @classmethod
+    def of(
+        cls, alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
+    ) -> PrefixRule:
+        """The rule with these `arguments`."""
+        no_delimiter: Literal["keep", "minimum"] = "keep" if keep else "minimum"
+        return cls(alpha / MILLION, beta / MILLION, min_length, window, floor, snap, no_delimiter)
 
     @classmethod
     def guarded(cls) -> PrefixRule:
