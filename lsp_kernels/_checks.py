@@ -208,6 +208,15 @@ def check_attention(
         fail_shape("k_cache", "fewer than 2^31 slots and tokens together", k_cache)
 
 
+def check_leaves(k_cache: Tensor, v_cache: Tensor, append_lens: Tensor | None) -> None:
+    """Raises if a cache that is written is a leaf which requires a gradient: autograd could not know of the writes."""
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if append_lens is not None and cache.requires_grad and cache.is_leaf:
+            raise ValueError(
+                f"Invalid {name}: expected a tensor that can be written, got a leaf that requires a gradient"
+            )
+
+
 def as_scale(scale: float) -> float:
     """The factor of the scores as a finite Python float."""
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):

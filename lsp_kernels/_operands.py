@@ -16,6 +16,7 @@ from torch import Tensor
 from ._checks import (
     FLOATS,
     check_attention,
+    check_leaves,
     check_logits,
     check_rule_numbers,
     check_scale,
@@ -73,6 +74,7 @@ def check_suffix_attention(*arguments: Any, floats: tuple[torch.dtype, ...] = (*
     if q.dtype not in floats:
         fail_dtype("q", "float32, bfloat16 or float16", q)
     check_scale(scale)
+    check_leaves(k_cache, v_cache, append_lens)
     if append_lens is not None:
         check_overlap(q, k, v, k_cache, v_cache)
 
