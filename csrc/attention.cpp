@@ -1,7 +1,8 @@
-// suffix_attention for CPU tensors. Python has checked the arguments; values that could lead outside a tensor are clamped
-// here nevertheless, because they are not checked under torch.compile.
+// suffix_attention for CPU tensors. Everything is checked here; Python only explains errors.
 #include "attention.h"
+#include "checks.h"
 #include "operators.h"
+#include "overlap.h"
 #include "tensors.h"
 
 #include <algorithm>
@@ -60,6 +61,10 @@ struct Task {
   int64_t part;  // offset of its sums in the memory for parts, or -1 if the task sees all keys
   bool appends;  // whether it also copies the sequence's tokens of this head to the cache
 };
+
+// What the weighted sum of the values is multiplied by. Where all keys score -inf the output is 0, as torch's attention
+// defines it; `total` then only tells whether a score was NaN.
+float factor_of(float most, float total) { return most == -INFINITY && total == total ? 0.0f : 1 / total; }
 
 template <class T>
 struct Call {
@@ -135,7 +140,8 @@ struct Call {
       if (task.appends) append(task);
       const Found found = Blocks::attend(block(task), *scratch);
       if (task.part < 0) {
-        for (int64_t row = 0; row < task.rows; ++row) write(task, row, found.values + row * size, 1 / found.total[row]);
+        for (int64_t row = 0; row < task.rows; ++row)
+          write(task, row, found.values + row * size, factor_of(found.most[row], found.total[row]));
       } else {
         float* part = parts.get() + task.part;
         std::copy_n(found.most, task.rows, part);
@@ -161,26 +167,64 @@ struct Call {
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (size_t p = i; p < end; ++p) {
         const float* part = parts + all[p].part;
-        const float weight = std::exp2(part[row] - most);
+        const float weight = part[row] == most ? 1 : std::exp2(part[row] - most);
         total += weight * part[rows + row];
         for (int64_t d = 0; d < size; ++d) sum[d] += weight * part[2 * rows + row * size + d];
       }
-      write(all[i], row, sum.data(), 1 / total);
+      write(all[i], row, sum.data(), factor_of(most, total));
     }
   }
 };
 
-std::vector<Sequence> sequences_of(const Tensor& q, const Tensor& k_cache, const MaybeTensor& cu_seqlens,
+// The shapes, dtypes and strides of q, k, v and the caches; returns the number of sequences.
+int64_t check_tensors(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
+                      const MaybeTensor& cu_seqlens) {
+  const bool packed = cu_seqlens.has_value();
+  const int64_t dims = packed ? 3 : 4;
+  if (q.dim() != dims) fail_shape("q", packed ? "[T, Hq, D] with cu_seqlens" : "[B, N, Hq, D] without cu_seqlens", q);
+  const int64_t size = q.size(dims - 1), heads = q.size(dims - 2);
+  if (size % 16 || size < 32 || size > LARGEST_SIZE)
+    fail_shape("q", "a head dimension that is a multiple of 16 from 32 to 256", q);
+  if (heads < 1) fail_shape("q", "at least one head", q);
+  if (k.dim() != dims || k.size(dims - 1) != size || k.size(dims - 3) != q.size(dims - 3) || k.size(0) != q.size(0))
+    fail_shape("k", "the tokens and the head dimension of q", k);
+  const int64_t kv_heads = k.size(dims - 2);
+  if (kv_heads < 1 || heads % kv_heads) fail_shape("k", "a number of heads that divides that of q", k);
+  if (v.dim() != dims || !std::equal(k.sizes(), k.sizes() + dims, v.sizes())) fail_shape("v", "the shape of k", v);
+
+  const int64_t batch = packed ? check_borders("cu_seqlens", *cu_seqlens) : q.size(0);
+  if (k_cache.dim() != 4 || k_cache.size(0) != batch || k_cache.size(1) != kv_heads || k_cache.size(3) != size)
+    fail_shape("k_cache", "[B, Hkv, S, D]", k_cache);
+  if (v_cache.dim() != 4 || !std::equal(k_cache.sizes(), k_cache.sizes() + 4, v_cache.sizes()))
+    fail_shape("v_cache", "the shape of k_cache", v_cache);
+  if (batch > MOST_ROWS || q.size(dims - 3) > MOST_ROWS / heads) fail_shape("q", "at most 2^31 - 1 rows per sequence", q);
+  if (k_cache.size(2) > MOST_ROWS) fail_shape("k_cache", "at most 2^31 - 1 slots", k_cache);
+
+  const int32_t dtype = q.dtype();
+  const auto check_one = [&](const char* name, const Tensor& tensor, int64_t its_dims) {
+    check_dtype(name, tensor, dtype, "the dtype of q");
+    check_last_stride(name, tensor, its_dims);
+  };
+  check_one("q", q, dims);
+  check_one("k", k, dims);
+  check_one("v", v, dims);
+  check_one("k_cache", k_cache, 4);
+  check_one("v_cache", v_cache, 4);
+  return batch;
+}
+
+std::vector<Sequence> sequences_of(int64_t batch, int64_t length, int64_t capacity, const MaybeTensor& cu_seqlens,
                                    const Tensor& prefix_lens, const MaybeTensor& append_lens) {
   const int32_t *prefixes = data_of<int32_t>(prefix_lens), *appends = data_or_null<int32_t>(append_lens),
                 *borders = data_or_null<int32_t>(cu_seqlens);
-  const int64_t length = q.size(q.dim() - 3), capacity = k_cache.size(2);
-  std::vector<Sequence> out(k_cache.size(0));
-  for (size_t b = 0; b < out.size(); ++b) {
-    const Span span = rows_of(borders, b, length);
+  if (borders && borders[0] != 0) fail_value("cu_seqlens[0]", "0", borders[0]);
+  if (borders && borders[batch] != length) fail_value(at("cu_seqlens", batch), std::to_string(length), borders[batch]);
+  std::vector<Sequence> out(batch);
+  for (int64_t b = 0; b < batch; ++b) {
+    const Span span = rows_of("cu_seqlens", borders, b, length);
     const int64_t tokens = span.end - span.begin;
-    const int64_t prefix = std::clamp<int64_t>(prefixes[b], 0, capacity);
-    const int64_t append = std::clamp<int64_t>(appends ? appends[b] : 0, 0, std::min(tokens, capacity - prefix));
+    const int64_t prefix = in_range("prefix_lens", b, prefixes[b], 0, capacity);
+    const int64_t append = appends ? in_range("append_lens", b, appends[b], 0, std::min(tokens, capacity - prefix)) : 0;
     out[b] = {span.begin, tokens, prefix, append};
   }
   return out;
@@ -200,9 +244,16 @@ void attend(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache, 
 std::tuple<Tensor> suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
                                     Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
                                     MaybeTensor /*tickets*/) {
-  Tensor out = empty_cpu(q.sizes(), q.dim(), q.dtype());
   const bool packed = cu_seqlens.has_value();
-  std::vector<Sequence> sequences = sequences_of(q, k_cache, cu_seqlens, prefix_lens, append_lens);
+  const int64_t batch = check_tensors(q, k, v, k_cache, v_cache, cu_seqlens);
+  if (check_table("prefix_lens", prefix_lens, aoti_torch_dtype_int32(), "int32") != batch)
+    fail_shape("prefix_lens", "[" + std::to_string(batch) + "]", prefix_lens);
+  check_lengths("append_lens", append_lens, batch);
+  if (!std::isfinite(scale)) fail("Invalid scale: expected a finite number, got " + std::to_string(scale));
+  if (append_lens) check_overlap(q, k, v, k_cache, v_cache);
+  std::vector<Sequence> sequences =
+      sequences_of(batch, q.size(packed ? 0 : 1), k_cache.size(2), cu_seqlens, prefix_lens, append_lens);
+  Tensor out = empty_cpu(q.sizes(), q.dim(), q.dtype());
   with_dtype("q", q, [&](auto zero) {
     attend<decltype(zero)>(q, k, v, k_cache, v_cache, out, packed, scale, std::move(sequences));
   });

@@ -125,7 +125,8 @@ inline void exp2(Vec (&x)[C]) {
 
 // Turns the scores of `count` keys into weights 2^(scale * score - most), where `most` is the largest scaled score so far.
 // Sums of earlier keys must be multiplied by `carry`. One fma scales a score and subtracts `most`, so the scaled score is
-// not rounded by itself; the rounding of `most` cancels, because the same number is subtracted everywhere.
+// not rounded by itself; the rounding of `most` cancels, because the same number is subtracted everywhere. As long as all
+// scores are -inf, 0 is subtracted: -inf - -inf would be NaN.
 template <int N>
 inline void weigh(float* scores, int64_t count, float scale, float* most, float* total, float* carry) {
   Vec largest[N], sum[N], before[N], below[N];
@@ -135,10 +136,11 @@ inline void weigh(float* scores, int64_t count, float scale, float* most, float*
     for (int n = 0; n < N; ++n) largest[n] = larger(largest[n], load(scores + key * WIDTH + n * LANES));
   for (int n = 0; n < N; ++n) {
     before[n] = load(most + n * LANES);
-    const Vec now = larger(before[n], mul(largest[n], factor));
+    const Vec now = larger(before[n], mul(largest[n], factor)), nothing = splat(-INFINITY);
     store(most + n * LANES, now);
-    before[n] = sub(before[n], now);
-    below[n] = sub(splat(0.0f), now);
+    const Vec base = choose(equal(now, nothing), splat(0.0f), now);
+    before[n] = sub(before[n], base);
+    below[n] = sub(splat(0.0f), base);
   }
   exp2(before);
   for (int n = 0; n < N; ++n) {

@@ -1,5 +1,5 @@
-// token_stats, select_prefix and commit_prefix for CPU tensors. Python has checked the arguments; values that could lead
-// outside a tensor are clamped here nevertheless, because they are not checked under torch.compile.
+// token_stats, select_prefix and commit_prefix for CPU tensors. Everything is checked here; Python only explains errors.
+#include "checks.h"
 #include "operators.h"
 #include "tensors.h"
 #include "top2.h"
@@ -30,20 +30,51 @@ struct Sequence {
   int64_t rows, n_active;      // number of rows given from there on, and N
 };
 
-// The sequences of a batch [B, L, ...] (dims 2) or of packed rows [R, ...] (dims 1).
-std::vector<Sequence> sequences_of(const Tensor& rows, int64_t dims, const MaybeTensor& cu_rows, const MaybeTensor& n_active,
-                                   const MaybeTensor& starts) {
+// The logits [B, L, V] or packed [R, V] of an operator, and the tables of its vocabulary.
+void check_logits(const Tensor& logits, const MaybeTensor& flags, const MaybeTensor& suppressed) {
+  const int64_t dims = logits.dim();
+  if (dims != 2 && dims != 3) fail_shape("logits", "[B, L, V] or [R, V]", logits);
+  const int64_t vocabulary = logits.size(dims - 1);
+  if (vocabulary < 1 || vocabulary > MOST_ROWS) fail_shape("logits", "1 to 2^31 - 1 ids in the last dimension", logits);
+  check_last_stride("logits", logits, dims);
+  if (flags && check_table("flags", *flags, aoti_torch_dtype_uint8(), "uint8") != vocabulary)
+    fail_shape("flags", "[V]", *flags);
+  if (suppressed) check_table("suppressed", *suppressed, aoti_torch_dtype_int32(), "int32");
+}
+
+void check_rule(const Rule& rule) {
+  const auto within = [](const char* name, int64_t value, int64_t least, int64_t most) {
+    if (value < least || value > most) fail_value(name, std::to_string(least) + " to " + std::to_string(most), value);
+  };
+  within("beta_ppm", rule.beta_ppm, 1, MILLION);
+  if (!rule.has_floor) within("alpha_ppm", rule.alpha_ppm, 1, rule.beta_ppm);
+  within("min_length", rule.min_length, 1, MOST_ROWS);
+  within("window", rule.window, 0, MOST_ROWS);
+  if (rule.has_floor && !(rule.floor >= 0)) fail("Invalid floor: expected a number >= 0, got " + std::to_string(rule.floor));
+}
+
+// The sequences of a batch [B, L, ...] (dims 2) or of packed rows [R, ...] (dims 1). Without a rule, N is not limited.
+std::vector<Sequence> sequences_of(const char* name, const Tensor& rows, int64_t dims, const MaybeTensor& cu_rows,
+                                   const MaybeTensor& n_active, const MaybeTensor& starts, const Rule* rule) {
+  if (dims == 2 && cu_rows) fail("Invalid cu_rows: expected None with a batch of sequences, got a tensor");
+  const int64_t length = rows.size(dims - 1), row_stride = rows.stride(dims - 1);
+  const int64_t batch = dims == 2 ? rows.size(0) : cu_rows ? check_borders("cu_rows", *cu_rows) : 1;
+  if (length > MOST_ROWS || batch > MOST_ROWS || (dims == 2 && batch * length > MOST_ROWS))
+    fail_shape(name, "at most 2^31 - 1 rows", rows);
+  check_lengths("n_active", n_active, batch);
+  check_lengths("starts", starts, batch);
   const int32_t *borders = data_or_null<int32_t>(cu_rows), *active = data_or_null<int32_t>(n_active),
                 *first = data_or_null<int32_t>(starts);
-  const int64_t length = rows.size(dims - 1), row_stride = rows.stride(dims - 1);
-  const int64_t batch = dims == 2 ? rows.size(0) : borders ? cu_rows->numel() - 1 : 1;
   std::vector<Sequence> out(batch);
   for (int64_t b = 0; b < batch; ++b) {
-    const Span span = rows_of(borders, b, length);
-    const int64_t start = first ? std::clamp<int64_t>(first[b], 0, span.end - span.begin) : 0;
+    const Span span = rows_of("cu_rows", borders, b, length);
+    const int64_t start = first ? in_range("starts", b, first[b], 0, span.end - span.begin) : 0;
     const int64_t row = span.begin + start, given = span.end - row;
+    const int64_t n = active ? in_range("n_active", b, active[b], 0, MOST_ROWS) : given;
+    if (rule && rule->scored_rows(n) > given)
+      fail_value(at("n_active", b), "as many rows as the rule looks at, " + std::to_string(rule->scored_rows(n)), given);
     const int64_t base = dims == 2 ? b * rows.stride(0) : 0, out_base = dims == 2 ? b * length : 0;
-    out[b] = {base + row * row_stride, row_stride, out_base + row, given, active ? std::max<int64_t>(active[b], 0) : given};
+    out[b] = {base + row * row_stride, row_stride, out_base + row, given, n};
   }
   return out;
 }
@@ -102,8 +133,10 @@ Tensor empty_rows(const Tensor& logits, int32_t dtype) {
 }
 
 // `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
-std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor /*flags*/, MaybeTensor suppress,
+std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor flags, MaybeTensor suppress,
                                                        MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
+  check_logits(logits, flags, suppress);
+  const std::vector<Sequence> sequences = sequences_of("logits", logits, logits.dim() - 1, {}, {}, {}, nullptr);
   Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), top1 = empty_rows(logits, aoti_torch_dtype_float32());
   Tensor top2 = empty_rows(logits, aoti_torch_dtype_float32()), log_odds = empty_rows(logits, aoti_torch_dtype_float32());
   const Suppressed suppressed = suppressed_of(suppress);
@@ -114,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTenso
 
   std::vector<Row> rows;
   rows.reserve(tokens.numel());
-  for (const Sequence& sequence : sequences_of(logits, logits.dim() - 1, {}, {}, {}))
+  for (const Sequence& sequence : sequences)
     for (int64_t i = 0; i < sequence.rows; ++i)
       rows.push_back({sequence.offset + i * sequence.row_stride, sequence.out + i});
 
@@ -129,8 +162,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTenso
 
 Rule rule_of(const MaybeTensor& flags, int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,
              std::optional<double> floor, bool snap, bool keep) {
-  return {alpha_ppm, beta_ppm, min_length, window, floor.has_value(), float(floor.value_or(0)), snap, keep,
-          data_or_null<uint8_t>(flags), flags ? flags->numel() : 0};
+  const Rule rule{alpha_ppm, beta_ppm, min_length, window, floor.has_value(), float(floor.value_or(0)), snap, keep,
+                  data_or_null<uint8_t>(flags), flags ? flags->numel() : 0};
+  check_rule(rule);
+  return rule;
 }
 
 // The rule for every sequence, on contiguous margins and tokens.
@@ -142,7 +177,7 @@ std::tuple<Tensor, Tensor> select_all(const std::vector<Sequence>& sequences, co
   auto* done = mutable_data_of<bool>(finished);
   for (int64_t b = 0; b < batch; ++b) {
     const Sequence& s = sequences[b];
-    const Selection chosen = rule.select(margins + s.out, tokens + s.out, s.n_active, s.rows);
+    const Selection chosen = rule.select(margins + s.out, tokens + s.out, s.n_active);
     length[b] = chosen.length;
     done[b] = chosen.finished;
   }
@@ -152,11 +187,18 @@ std::tuple<Tensor, Tensor> select_all(const std::vector<Sequence>& sequences, co
 std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTensor cu_rows, MaybeTensor n_active,
                                          MaybeTensor starts, MaybeTensor flags, int64_t alpha_ppm, int64_t beta_ppm,
                                          int64_t min_length, int64_t window, std::optional<double> floor, bool snap, bool keep) {
+  const int64_t dims = margins.dim();
+  if (dims != 1 && dims != 2) fail_shape("margins", "[B, L] or [R]", margins);
+  check_dtype("margins", margins, aoti_torch_dtype_float32(), "float32");
+  check_dtype("tokens", tokens, aoti_torch_dtype_int64(), "int64");
+  if (tokens.dim() != dims || tokens.size(0) != margins.size(0) || tokens.size(dims - 1) != margins.size(dims - 1))
+    fail_shape("tokens", "the shape of the margins", tokens);
+  if (flags) check_table("flags", *flags, aoti_torch_dtype_uint8(), "uint8");
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
+  const std::vector<Sequence> sequences = sequences_of("margins", margins, dims, cu_rows, n_active, starts, &rule);
   margins = contiguous(std::move(margins));
   tokens = contiguous(std::move(tokens));
-  return select_all(sequences_of(margins, margins.dim(), cu_rows, n_active, starts), rule, data_of<float>(margins),
-                    data_of<int64_t>(tokens));
+  return select_all(sequences, rule, data_of<float>(margins), data_of<int64_t>(tokens));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTensor cu_rows, MaybeTensor n_active,
@@ -164,18 +206,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTen
                                                          int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,
                                                          std::optional<double> floor, bool snap, bool keep,
                                                          MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
+  check_logits(logits, flags, suppress);
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
+  const std::vector<Sequence> sequences =
+      sequences_of("logits", logits, logits.dim() - 1, cu_rows, n_active, starts, &rule);
   Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), margins = empty_rows(logits, aoti_torch_dtype_float32());
   auto* token = mutable_data_of<int64_t>(tokens);
   auto* margin = mutable_data_of<float>(margins);
   std::fill_n(token, tokens.numel(), -1);
   std::fill_n(margin, margins.numel(), -INFINITY);
 
-  const std::vector<Sequence> sequences = sequences_of(logits, logits.dim() - 1, cu_rows, n_active, starts);
   std::vector<Row> rows;
   rows.reserve(tokens.numel());
   for (const Sequence& s : sequences)
-    for (int64_t i = 0, scored = std::min(s.rows, rule.scored_rows(s.n_active)); i < scored; ++i)
+    for (int64_t i = 0, scored = rule.scored_rows(s.n_active); i < scored; ++i)
       rows.push_back({s.offset + i * s.row_stride, s.out + i});
 
   scan_logits<false>(logits, rows, suppressed_of(suppress), [=](int64_t i, const Top2& row) {

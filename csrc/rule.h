@@ -67,10 +67,8 @@ struct Rule {
     return {int32_t(length), false};
   }
 
-  // The choice for n active positions, of which the first `rows` are given. Too few rows, which is an error that may not
-  // have been checked, count as all active positions.
-  Selection select(const float* margins, const int64_t* tokens, int64_t n, int64_t rows) const {
-    n = rows < scored_rows(n) ? rows : n;
+  // The choice for n active positions, of which at least the first scored_rows(n) are given.
+  Selection select(const float* margins, const int64_t* tokens, int64_t n) const {
     for (int64_t i = 0, scored = scored_rows(n); i < scored; ++i)
       if (std::isnan(margins[i])) return {};
     if (n == 0) return {};

@@ -1,4 +1,4 @@
-// What the operations share: tensors and their data, fresh outputs, the rows of a sequence, and the choice of a dtype.
+// What the operations share: tensors and their data, fresh outputs, and the choice of a dtype.
 #pragma once
 
 #include "errors.h"
@@ -86,17 +86,6 @@ inline Tensor contiguous(Tensor tensor) {
   Tensor out = empty_cpu(tensor.sizes(), tensor.dim(), tensor.dtype());
   check(aoti_torch_copy_(out.get(), tensor.get(), 0), "copying a tensor");
   return out;
-}
-
-struct Span {
-  int64_t begin, end;
-};
-
-// The rows of sequence b: those between its borders, clamped to the `length` rows there are, or all without borders.
-inline Span rows_of(const int32_t* borders, int64_t b, int64_t length) {
-  if (!borders) return {0, length};
-  const int64_t begin = std::clamp<int64_t>(borders[b], 0, length);
-  return {begin, std::clamp<int64_t>(borders[b + 1], begin, length)};
 }
 
 // Calls f with a value of the type that the tensor holds.

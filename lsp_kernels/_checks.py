@@ -1,4 +1,7 @@
-"""Checks of the arguments of the operations; the general ones are in `errors`."""
+"""Checks of single arguments of the operations; the general ones are in `errors`.
+
+Which of them an operator makes is in `_operands`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from torch import Tensor
 
 from ._shapes import batch_of
 from .errors import (
-    check_attention_lengths,
     check_borders,
     check_device,
     check_index,
@@ -17,39 +19,67 @@ from .errors import (
     check_tensor,
     fail_dtype,
     fail_shape,
-    values_are_free,
 )
-from .rule import PrefixRule
+from .rule import MILLION, PrefixRule
 from .vocabulary import Vocabulary
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def check_logits(logits: Tensor, vocabulary: Vocabulary | None) -> None:
+MOST_ROWS = 2**31 - 1
+
+
+def check_logits(logits: Tensor) -> None:
     check_tensor("logits", logits)
     if logits.dim() not in (2, 3):
         fail_shape("logits", "[B, L, V] or [R, V]", logits)
     size = logits.size(-1)
     if size == 0:
         fail_shape("logits", "at least one id in the last dimension", logits)
+    if size > MOST_ROWS:
+        fail_shape("logits", "at most 2^31 - 1 ids in the last dimension", logits)
     if logits.dtype not in FLOATS:
         fail_dtype("logits", "float32, bfloat16 or float16", logits)
-    if size > 1 and logits.stride(-1) != 1:
+    _check_last_stride("logits", logits)
+
+
+def check_vocabulary(vocabulary: Vocabulary | None, size: int | None, other: Tensor) -> None:
+    """Raises unless it is a vocabulary of `size` ids, any number if None, on the device of `other`."""
+    if vocabulary is None:
+        return
+    check_kind("vocabulary", vocabulary, Vocabulary)
+    if size is not None and vocabulary.size != size:
+        raise ValueError(f"Invalid vocabulary: expected size V = {size}, got {vocabulary.size}")
+    if vocabulary.device != other.device:
         raise ValueError(
-            f"Invalid strides of logits: expected the last dimension to be contiguous, got {logits.stride()}"
+            f"Invalid device of vocabulary: expected {other.device} as the rows, got {vocabulary.device}; "
+            "use vocabulary.to(device)"
         )
-    if vocabulary is not None:
-        check_kind("vocabulary", vocabulary, Vocabulary)
-        if vocabulary.size != size:
-            raise ValueError(f"Invalid vocabulary: expected size V = {size}, got {vocabulary.size}")
-        if vocabulary.device != logits.device:
-            raise ValueError(
-                f"Invalid device of vocabulary: expected {logits.device} as the logits, got {vocabulary.device}; "
-                "use vocabulary.to(device)"
-            )
 
 
-def check_stats(margins: Tensor, tokens: Tensor, vocabulary: Vocabulary | None) -> None:
+def check_tables(flags: Tensor | None, suppressed: Tensor | None, size: int | None, other: Tensor) -> None:
+    """Raises unless these are the tables of a vocabulary of `size` ids, any number if None."""
+    for name, table, dtype in (("flags", flags, torch.uint8), ("suppressed", suppressed, torch.int32)):
+        if table is None:
+            continue
+        check_table(name, table, dtype)
+        check_device(name, table, other)
+    if flags is not None and size is not None and flags.size(0) != size:
+        fail_shape("flags", f"[{size}]", flags)
+
+
+def check_table(name: str, table: Tensor, dtype: torch.dtype) -> None:
+    """Raises unless `table` is contiguous, with one dimension and of this dtype."""
+    check_tensor(name, table)
+    if table.dim() != 1:
+        fail_shape(name, "one dimension", table)
+    if table.dtype != dtype:
+        fail_dtype(name, str(dtype).removeprefix("torch."), table)
+    if not table.is_contiguous():
+        raise ValueError(f"Invalid strides of {name}: expected contiguous, got {table.stride()}")
+
+
+def check_stats(margins: Tensor, tokens: Tensor) -> None:
     check_tensor("margins", margins)
     check_tensor("tokens", tokens)
     if margins.dim() not in (1, 2):
@@ -61,20 +91,30 @@ def check_stats(margins: Tensor, tokens: Tensor, vocabulary: Vocabulary | None) 
     if tokens.dtype != torch.int64:
         fail_dtype("tokens", "int64", tokens)
     check_device("tokens", tokens, margins)
-    if vocabulary is not None:
-        check_kind("vocabulary", vocabulary, Vocabulary)
-        check_device("vocabulary", vocabulary.flags, margins)
+
+
+def check_rule_numbers(
+    alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
+) -> None:
+    """Raises unless these are arguments that a `PrefixRule` can have."""
+    bounds = [
+        ("beta_ppm", beta, 1, MILLION),
+        ("min_length", min_length, 1, MOST_ROWS),
+        ("window", window, 0, MOST_ROWS),
+    ]
+    if floor is None:
+        bounds.append(("alpha_ppm", alpha, 1, beta))
+    for name, value, least, most in bounds:
+        if not least <= value <= most:
+            raise ValueError(f"Invalid {name}: expected {least} to {most}, got {value}")
+    if floor is not None and not floor >= 0:
+        raise ValueError(f"Invalid floor: expected a number >= 0 or None, got {floor}")
 
 
 def check_sequences(
-    rows: Tensor,
-    row_dims: int,
-    cu_rows: Tensor | None,
-    n_active: Tensor | None,
-    starts: Tensor | None,
-    rule: PrefixRule,
+    rows: Tensor, row_dims: int, cu_rows: Tensor | None, n_active: Tensor | None, starts: Tensor | None
 ) -> None:
-    """Checks the arguments that say which rows belong to which sequence.
+    """Checks the arguments that say which rows belong to which sequence, as far as shapes tell.
 
     `rows` has `row_dims` dimensions before the vocabulary: 2 for a batch [B, L], 1 for packed rows [R].
     """
@@ -87,19 +127,20 @@ def check_sequences(
         check_index("n_active", n_active, batch, rows)
     if starts is not None:
         check_index("starts", starts, batch, rows)
-    if not (cu_rows is None and n_active is None and starts is None) and values_are_free(rows):
-        check_sequence_values(rows.size(row_dims - 1), batch, cu_rows, n_active, starts, rule)
+    if math.prod(rows.shape[:row_dims]) + batch > MOST_ROWS:
+        fail_shape("rows", "fewer than 2^31 rows and sequences together", rows)
 
 
 def check_sequence_values(
-    length: int,
-    batch: int,
+    rows: Tensor,
+    row_dims: int,
     cu_rows: Tensor | None,
     n_active: Tensor | None,
     starts: Tensor | None,
     rule: PrefixRule,
 ) -> None:
-    """Raises unless borders, starts and counts fit the rows; `length` rows per sequence, or in all if packed."""
+    """Raises unless borders, starts and counts fit the rows; the arguments are those of `check_sequences`."""
+    length, batch = rows.size(row_dims - 1), batch_of(rows, row_dims, cu_rows)
     given = [length] * batch
     if cu_rows is not None:
         given = check_borders("cu_rows", cu_rows, length, whole=False)
@@ -157,21 +198,40 @@ def check_attention(
     if v_cache.shape != k_cache.shape:
         fail_shape("v_cache", f"{list(k_cache.shape)} as k_cache", v_cache)
     for name, tensor in (("q", q), ("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
-        if tensor.stride(-1) != 1:
-            raise ValueError(
-                f"Invalid strides of {name}: expected the last dimension to be contiguous, got {tensor.stride()}"
-            )
+        _check_last_stride(name, tensor)
     check_index("prefix_lens", prefix_lens, batch, q)
     if append_lens is not None:
         check_index("append_lens", append_lens, batch, q)
-    if values_are_free(q):
-        check_attention_lengths(q.size(-3), k_cache.size(2), cu_seqlens, prefix_lens, append_lens)
+    if math.prod(tokens) * heads + batch > MOST_ROWS:
+        fail_shape("q", "fewer than 2^31 rows and sequences together", q)
+    if k_cache.size(2) > MOST_ROWS - q.size(-3):
+        fail_shape("k_cache", "fewer than 2^31 slots and tokens together", k_cache)
+
+
+def check_leaves(k_cache: Tensor, v_cache: Tensor, append_lens: Tensor | None) -> None:
+    """Raises if a cache that is written is a leaf which requires a gradient: autograd could not know of the writes."""
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if append_lens is not None and cache.requires_grad and cache.is_leaf:
+            raise ValueError(
+                f"Invalid {name}: expected a tensor that can be written, got a leaf that requires a gradient"
+            )
 
 
 def as_scale(scale: float) -> float:
     """The factor of the scores as a finite Python float."""
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise TypeError(f"Invalid scale: expected a number, got {type(scale).__name__}")
+    check_scale(scale)
+    return float(scale)
+
+
+def check_scale(scale: float) -> None:
     if not math.isfinite(scale):
         raise ValueError(f"Invalid scale: expected a finite number, got {scale}")
-    return float(scale)
+
+
+def _check_last_stride(name: str, tensor: Tensor) -> None:
+    if tensor.size(-1) > 1 and tensor.stride(-1) != 1:
+        raise ValueError(
+            f"Invalid strides of {name}: expected the last dimension to be contiguous, got {tensor.stride()}"
+        )

@@ -14,15 +14,16 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import reference
 from ._namespace import NAMESPACE
+from ._operands import SHAPES, check_values, explain
 from ._shapes import batch_of
-from .rule import MILLION, PrefixRule
+from .rule import PrefixRule
 
 RULE = "int alpha_ppm, int beta_ppm, int min_length, int window, float? floor, bool snap, bool keep"
 WORKSPACE = "Tensor(a!)? partials, Tensor(b!)? tickets"
@@ -69,16 +70,7 @@ class Tables(NamedTuple):
 
 def rule_arguments(rule: PrefixRule) -> tuple[Any, ...]:
     """A rule as the schemas take it: seven arguments in their order."""
-    keep = rule.no_delimiter == "keep"
-    return rule.alpha_ppm, rule.beta_ppm, rule.min_length, rule.window, rule.floor, rule.snap, keep
-
-
-def rule_from(
-    alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
-) -> PrefixRule:
-    """The rule behind the seven arguments of `rule_arguments`."""
-    no_delimiter: Literal["keep", "minimum"] = "keep" if keep else "minimum"
-    return PrefixRule(alpha / MILLION, beta / MILLION, min_length, window, floor, snap, no_delimiter)
+    return rule.arguments
 
 
 def _token_stats(logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
@@ -100,7 +92,7 @@ def _select_prefix(
         cu_rows,
         n_active,
         starts,
-        rule=rule_from(*rule),
+        rule=PrefixRule.of(*rule),
         vocabulary=Tables(flags, None),
     )
 
@@ -116,7 +108,9 @@ def _commit_prefix(
 ) -> tuple[Tensor, ...]:
     *rule, _partials, _tickets = rule_and_workspace
     tables = Tables(flags, suppressed)
-    return tuple(reference.commit_prefix(logits, cu_rows, n_active, starts, rule=rule_from(*rule), vocabulary=tables))
+    return tuple(
+        reference.commit_prefix(logits, cu_rows, n_active, starts, rule=PrefixRule.of(*rule), vocabulary=tables)
+    )
 
 
 def _suffix_attention(*arguments: Any) -> Tensor:
@@ -124,7 +118,8 @@ def _suffix_attention(*arguments: Any) -> Tensor:
     return reference.suffix_attention(*tensors, scale=scale)
 
 
-def _meta_token_stats(logits: Tensor, *_: Any) -> tuple[Tensor, ...]:
+def _meta_token_stats(logits: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    SHAPES["token_stats"](logits, *arguments)
     shape = logits.shape[:-1]
     return (
         logits.new_empty(shape, dtype=torch.int64),
@@ -136,11 +131,13 @@ def _meta_lengths(rows: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
     return rows.new_empty((batch,), dtype=torch.int32), rows.new_empty((batch,), dtype=torch.bool)
 
 
-def _meta_select_prefix(margins: Tensor, tokens: Tensor, cu_rows: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+def _meta_select_prefix(margins: Tensor, tokens: Tensor, cu_rows: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
+    SHAPES["select_prefix"](margins, tokens, cu_rows, *rest)
     return _meta_lengths(margins, batch_of(margins, margins.dim(), cu_rows))
 
 
-def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    SHAPES["commit_prefix"](logits, cu_rows, *rest)
     shape = logits.shape[:-1]
     tokens, margins = (
         logits.new_empty(shape, dtype=torch.int64),
@@ -149,11 +146,12 @@ def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *_: Any) -> tupl
     return (*_meta_lengths(logits, batch_of(logits, logits.dim() - 1, cu_rows)), tokens, margins)
 
 
-def _meta_suffix_attention(q: Tensor, *_: Any) -> Tensor:
+def _meta_suffix_attention(q: Tensor, *arguments: Any) -> Tensor:
+    SHAPES["suffix_attention"](q, *arguments)
     return q.new_empty(q.shape)
 
 
-def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
+def _served_by_reference(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
     """The reference as a backend, without gradients. It warns once if the device's faster backend is missing."""
 
     @functools.wraps(operation)
@@ -163,6 +161,7 @@ def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
         if reason is not None:
             slow = f"{reason}; the PyTorch reference serves {device} tensors, several times slower. {REPAIRS[device]}"
             warnings.warn(slow, SlowBackendWarning, stacklevel=4)
+        explain(name, rows, *arguments)
         with torch.no_grad():
             return operation(rows, *arguments)
 
@@ -171,7 +170,7 @@ def _served_by_reference(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 def _register(family: str, name: str, plain: Callable[..., Any], meta: Callable[..., Any]) -> None:
     library.define(name + SCHEMAS[name])
-    library.impl(name, _served_by_reference(plain), "CompositeExplicitAutograd")
+    library.impl(name, _served_by_reference(name, plain), "CompositeExplicitAutograd")
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     if triton_reason() is None and importlib.util.find_spec(f".triton.{family}", __package__):
         library.impl(name, _served_by_triton(family, name), "CUDA")
@@ -183,6 +182,7 @@ def _served_by_triton(family: str, name: str) -> Callable[..., Any]:
 
     def serve(rows: Tensor, *arguments: Any) -> Any:
         launch = getattr(importlib.import_module(f".triton.{family}", __package__), name)
+        check_values(name, rows, *arguments)
         with torch.cuda.device(rows.device):
             return launch(rows, *arguments)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from . import reference
-from ._checks import as_scale, check_attention
+from ._checks import as_scale, check_attention, check_leaves
+from ._operands import explain
 from ._ops import operators, triton_reason
 from .triton.configs.attention import tiles_of, workspace_of
 from .workspace import Workspace, reserve
+
+NOTHING = None, None  # no workspace
+_suffix_attention = operators.suffix_attention.default  # looked up once: it takes longer than the checks
 
 
 def suffix_attention(
@@ -38,9 +43,10 @@ def suffix_attention(
         as long as the last dimension is contiguous: views of a fused projection are not copied. The reference serves
         float64, for checks.
     k, v : Tensor, as q, with Hkv heads
-        Hq is a multiple of Hkv. K has its rotary embedding applied. They must not overlap the cache.
+        Hq is a multiple of Hkv. K has its rotary embedding applied.
     k_cache, v_cache : Tensor, [B, Hkv, S, D]
-        Written in place.
+        Written in place if there is an append, which autograd notices. Then neither may be a leaf that requires a
+        gradient, and no element may share memory with another one, with the other cache or with q, k and v.
     cu_seqlens : Tensor, int32 [B + 1], or None
         Borders of the packed sequences, from 0 to T. A sequence may be empty. None with a batch [B, N, Hq, D].
     prefix_lens : Tensor, int32 [B]
@@ -55,7 +61,8 @@ def suffix_attention(
     Returns
     -------
     Tensor
-        Shape and dtype of q, contiguous.
+        Shape and dtype of q, contiguous. A key that scores -inf has weight 0; where all keys of a query score -inf,
+        the output is 0, as torch's attention defines it. A score that is NaN or +inf makes the output NaN.
 
     Examples
     --------
@@ -68,17 +75,26 @@ def suffix_attention(
     >>> torch.equal(k_cache[0, :, :3], k[:3].transpose(0, 1)), bool(k_cache[0, :, 3:].any())
     (True, False)
     """
-    check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
-    scale = q.size(-1) ** -0.5 if scale is None else as_scale(scale)
-    shared = reserve(workspace, q.device, workspace_of, q, k_cache)
-    if q.dtype == torch.float64:
+    tensors = (q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
+    try:
+        if scale is None:
+            scale = q.size(-1) ** -0.5
+        elif type(scale) is not float:
+            scale = as_scale(scale)
+        shared = NOTHING if workspace is None else reserve(workspace, q.device, workspace_of, q, k_cache)
+        if k_cache.requires_grad or v_cache.requires_grad:
+            check_leaves(k_cache, v_cache, append_lens)
+        out: Tensor = _suffix_attention(*tensors, scale, *shared)
+    except Exception:
+        check_attention(*tensors)
+        scale = q.size(-1) ** -0.5 if scale is None else as_scale(scale)
+        explain("suffix_attention", *tensors, scale, *NOTHING)
+        if q.dtype != torch.float64:
+            raise
         with torch.no_grad():
-            return reference.suffix_attention(
-                q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale=scale
-            )
-    out: Tensor = operators.suffix_attention.default(
-        q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, *shared
-    )
+            out = reference.suffix_attention(*tensors, scale=scale)
+    if append_lens is not None and not torch.compiler.is_compiling():  # compiled code knows from the schema
+        increment_version((k_cache, v_cache))
     return out
 
 

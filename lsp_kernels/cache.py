@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ._checks import FLOATS
 from .attention import suffix_attention
-from .errors import as_integer
+from .errors import as_integer, check_borders, check_index, values_are_free
 from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -24,14 +25,15 @@ class PrefixCache:
     """K and V of the frozen prefix of every sequence, for every layer, in one contiguous block each.
 
     A pass is `begin`, then `attend` once per layer, then `advance`. Only `advance` makes the appended tokens part of
-    the prefixes, so a pass that is interrupted leaves them as they were.
+    the prefixes, so a pass that is interrupted leaves them as they were. It freezes nothing that was not written.
 
     Parameters
     ----------
     n_layers, batch, n_kv_heads, capacity, head_dim : int
         Each layer holds K and V of shape [batch, n_kv_heads, capacity, head_dim]. All of it is allocated at once;
-        `bytes_needed` gives the size beforehand.
+        `bytes_needed` gives the size beforehand. head_dim is a multiple of 16 from 32 to 256.
     dtype : torch.dtype
+        float32, bfloat16 or float16; float64 for checks by the reference.
     device : torch.device or str
 
     Attributes
@@ -73,6 +75,7 @@ class PrefixCache:
         self.capacity = as_integer("capacity", capacity, 0)
         self.head_dim = as_integer("head_dim", head_dim, 1)
         self.dtype, self.device = dtype, torch.device(device)
+        self._check_served()
         self.nbytes = self.bytes_needed(n_layers, batch, n_kv_heads, capacity, head_dim, dtype=dtype)
         if self.nbytes > (free := _free_bytes(self.device)):
             raise MemoryError(
@@ -85,6 +88,7 @@ class PrefixCache:
         self._lengths = [0] * batch  # `lengths` on the host, to be read without a synchronisation
         self._append: list[int] | None = None  # how much the pass that has begun appends to each sequence
         self._pass: tuple[Tensor | None, Tensor] | None = None  # borders of that pass, and `_append` on the device
+        self._written: set[int] = set()  # layers that this pass has written
 
     @staticmethod
     def bytes_needed(
@@ -96,6 +100,13 @@ class PrefixCache:
         2048
         """
         return 2 * n_layers * batch * n_kv_heads * capacity * head_dim * dtype.itemsize
+
+    def _check_served(self) -> None:
+        """Raises unless `suffix_attention` serves caches of this dtype and head dimension."""
+        if self.dtype not in (*FLOATS, torch.float64):
+            raise TypeError(f"Invalid dtype: expected float32, bfloat16, float16 or float64, got {self.dtype}")
+        if self.head_dim % 16 or not 32 <= self.head_dim <= 256:
+            raise ValueError(f"Invalid head_dim: expected a multiple of 16 from 32 to 256, got {self.head_dim}")
 
     def _allocate(self) -> list[Tensor]:
         shape = self.batch, self.n_kv_heads, self.capacity, self.head_dim
@@ -109,8 +120,9 @@ class PrefixCache:
         cu_seqlens : Tensor, int32 [batch + 1], or None
             The borders of the packed tokens, as in `suffix_attention`.
         append : sequence of int
-            How many tokens of each sequence, from its first in the pass on, this pass appends. An append past the
-            capacity is refused before anything is written.
+            How many tokens of each sequence, from its first in the pass on, this pass appends. More than the capacity
+            or the pass has is refused before anything is written. Borders on a GPU are not read unless ``LSP_CHECK=1``:
+            there, `attend` compares the appends with the number of tokens instead.
         """
         append = [as_integer(f"append[{b}]", n, 0) for b, n in enumerate(append)]
         if len(append) != self.batch:
@@ -121,8 +133,16 @@ class PrefixCache:
                     f"Invalid append[{b}]: expected at most {self.capacity - held} "
                     f"(capacity {self.capacity}, {held} frozen), got {new}"
                 )
-        self._append = append
+        if cu_seqlens is not None:
+            self._check_borders(cu_seqlens, append)
+        self._append, self._written = append, set()
         self._pass = cu_seqlens, self._upload(append)
+
+    def _check_borders(self, cu_seqlens: Tensor, append: list[int]) -> None:
+        check_index("cu_seqlens", cu_seqlens, self.batch + 1, self.lengths)
+        if values_are_free(cu_seqlens):
+            given = check_borders("cu_seqlens", cu_seqlens, int(cu_seqlens[-1]), whole=True)
+            _check_appends(append, given)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
         """Attention and append of one layer in the pass that has begun, by one call of `suffix_attention`."""
@@ -131,7 +151,13 @@ class PrefixCache:
         if not 0 <= as_integer("layer", layer, 0) < self.n_layers:
             raise ValueError(f"Invalid layer: expected 0 to {self.n_layers - 1}, got {layer}")
         cu_seqlens, append = self._pass
-        return suffix_attention(
+        if cu_seqlens is None:
+            _check_appends(self._append or [], [q.size(1)] * self.batch)
+        elif sum(self._append or []) > q.size(0):
+            raise ValueError(
+                f"Invalid append: expected at most {q.size(0)} (the tokens of the pass) in all, got {self._append}"
+            )
+        out = suffix_attention(
             q,
             k,
             v,
@@ -143,11 +169,21 @@ class PrefixCache:
             scale=scale,
             workspace=self.workspace,
         )
+        self.written(layer)
+        return out
+
+    def written(self, layer: int) -> None:
+        """Notes that the pass has written this layer; `attend` does. `advance` asks for all of them."""
+        self._written.add(layer)
 
     def advance(self) -> None:
         """Ends the pass: from here on the tokens that it appended are frozen."""
         if self._pass is None or self._append is None:
             raise RuntimeError("Invalid call of advance: expected a pass that has begun, got none; call begin")
+        if missing := sorted({*range(self.n_layers)} - self._written):
+            raise RuntimeError(
+                f"Invalid call of advance: expected attend for all {self.n_layers} layers, got none for {missing}"
+            )
         self._set([held + new for held, new in zip(self._lengths, self._append, strict=True)])
 
     def refresh(self, sequences: Iterable[int] | None = None) -> None:
@@ -180,6 +216,13 @@ class PrefixCache:
     def __repr__(self) -> str:
         shape = ", ".join(f"{name}={getattr(self, name)}" for name in SHAPE)
         return f"PrefixCache({shape}, dtype={self.dtype}, {_readable(self.nbytes)})"
+
+
+def _check_appends(append: list[int], given: list[int]) -> None:
+    """Raises if a sequence is to append more tokens than it has in the pass."""
+    for b, (new, tokens) in enumerate(zip(append, given, strict=True)):
+        if new > tokens:
+            raise ValueError(f"Invalid append[{b}]: expected at most {tokens} (tokens in the pass), got {new}")
 
 
 def _free_bytes(device: torch.device) -> float:

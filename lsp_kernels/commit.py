@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._checks import check_logits, check_sequences, check_stats
+from ._checks import check_logits, check_stats, check_vocabulary
+from ._operands import explain
 from ._ops import operators, rule_arguments, triton_reason
 from ._shapes import batch_of
 from .errors import deprecated
@@ -16,6 +17,13 @@ from .rule import PrefixRule
 from .triton.configs.commit import split_counts, workspace_of
 from .vocabulary import Vocabulary, check_rule
 from .workspace import Workspace, reserve
+
+NOTHING = None, None  # no workspace
+
+# Looked up once: it takes longer than the checks. Each operator checks its arguments by itself.
+_token_stats = operators.token_stats.default
+_select_prefix = operators.select_prefix.default
+_commit_prefix = operators.commit_prefix.default
 
 
 def token_stats(
@@ -47,9 +55,14 @@ def token_stats(
     >>> stats.tokens, stats.margins
     (tensor([1, 0]), tensor([2., 0.]))
     """
-    check_logits(logits, vocabulary)
-    shared = reserve(workspace, logits.device, workspace_of, logits, logits.shape[:-1].numel())
-    return TokenStats(*operators.token_stats.default(logits, *_tables(vocabulary), *shared))
+    try:
+        shared = NOTHING if workspace is None else _room(workspace, logits, logits.shape[:-1].numel())
+        return TokenStats(*_token_stats(logits, *_tables(vocabulary), *shared))
+    except Exception:
+        check_logits(logits)
+        check_vocabulary(vocabulary, logits.size(-1), logits)
+        explain("token_stats", logits, *_tables(vocabulary), *NOTHING)
+        raise
 
 
 def select_prefix(
@@ -90,14 +103,19 @@ def select_prefix(
     >>> select_prefix(margins, tokens, rule=PrefixRule(), vocabulary=Vocabulary(20, delimiters=[3]))
     (tensor([3], dtype=torch.int32), tensor([False]))
     """
-    check_rule(rule, vocabulary)
-    check_stats(margins, tokens, vocabulary)
-    check_sequences(margins, margins.dim(), cu_rows, n_active, starts, rule)
-    flags, _ = _tables(vocabulary)
-    lengths, finished = operators.select_prefix.default(
-        margins, tokens, cu_rows, n_active, starts, flags, *rule_arguments(rule)
-    )
-    return lengths, finished
+    try:
+        if rule.snap:
+            check_rule(rule, vocabulary)
+        flags, _ = _tables(vocabulary)
+        lengths, finished = _select_prefix(margins, tokens, cu_rows, n_active, starts, flags, *rule.arguments)
+        return lengths, finished
+    except Exception:
+        check_rule(rule, vocabulary)
+        check_stats(margins, tokens)
+        check_vocabulary(vocabulary, None, margins)
+        flags, _ = _tables(vocabulary)
+        explain("select_prefix", margins, tokens, cu_rows, n_active, starts, flags, *rule.arguments)
+        raise
 
 
 def commit_prefix(
@@ -152,15 +170,19 @@ def commit_prefix(
     >>> commit.tokens[0]
     tensor([ 7,  7,  7,  7,  7, -1, -1, -1])
     """
-    check_rule(rule, vocabulary)
-    check_logits(logits, vocabulary)
-    check_sequences(logits, logits.dim() - 1, cu_rows, n_active, starts, rule)
-    shared = reserve(workspace, logits.device, workspace_of, logits, batch_of(logits, logits.dim() - 1, cu_rows))
-    return Commit(
-        *operators.commit_prefix.default(
-            logits, cu_rows, n_active, starts, *_tables(vocabulary), *rule_arguments(rule), *shared
-        )
-    )
+    try:
+        if rule.snap:
+            check_rule(rule, vocabulary)
+        shared = NOTHING if workspace is None else _room(workspace, logits, batch_of(logits, logits.dim() - 1, cu_rows))
+        tables = _tables(vocabulary)
+        return Commit(*_commit_prefix(logits, cu_rows, n_active, starts, *tables, *rule.arguments, *shared))
+    except Exception:
+        check_rule(rule, vocabulary)
+        check_logits(logits)
+        check_vocabulary(vocabulary, logits.size(-1), logits)
+        arguments = (logits, cu_rows, n_active, starts, *_tables(vocabulary), *rule.arguments, *NOTHING)
+        explain("commit_prefix", *arguments)
+        raise
 
 
 def warmup_commit(
@@ -205,6 +227,10 @@ def warmup(*arguments: Any, **options: Any) -> None:
     """Deprecated: `warmup_commit`."""
     deprecated("lsp_kernels.warmup", "lsp_kernels.warmup_commit")
     warmup_commit(*arguments, **options)
+
+
+def _room(workspace: Workspace, logits: Tensor, tickets: int) -> tuple[Tensor | None, Tensor | None]:
+    return reserve(workspace, logits.device, workspace_of, logits, tickets)
 
 
 def _tables(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None]:

@@ -66,6 +66,7 @@ class PrefixRule:
 
     alpha_ppm: int = field(init=False, repr=False, compare=False)
     beta_ppm: int = field(init=False, repr=False, compare=False)
+    arguments: tuple[Any, ...] = field(init=False, repr=False, compare=False)  # as the operators take the rule
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "floor"):
@@ -90,24 +91,42 @@ class PrefixRule:
             raise TypeError(f"Invalid snap: expected True or False, got {self.snap!r}")
         if self.no_delimiter not in ("minimum", "keep"):
             raise ValueError(f"Invalid no_delimiter: expected 'minimum' or 'keep', got {self.no_delimiter!r}")
+        keep = self.no_delimiter == "keep"
+        arguments = (self.alpha_ppm, self.beta_ppm, self.min_length, self.window, self.floor, self.snap, keep)
+        object.__setattr__(self, "arguments", arguments)
+
+    @classmethod
+    def of(
+        cls, alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
+    ) -> PrefixRule:
+        """The rule with these `arguments`."""
+        no_delimiter: Literal["keep", "minimum"] = "keep" if keep else "minimum"
+        return cls(alpha / MILLION, beta / MILLION, min_length, window, floor, snap, no_delimiter)
 
     @classmethod
     def guarded(cls) -> PrefixRule:
         """The preset for real models: commit every position before the first margin below 4, however many they are."""
         return cls(floor=4.0, beta=1.0, snap=False, no_delimiter="keep")
 
-    # Step 1: the target range. `n` is a Python integer or an int64 tensor on any device.
+    # Step 1: the target range. `n` is a Python integer or a tensor of any integer dtype on any device; the result is a
+    # Python integer or an int64 tensor. Narrower tensors are widened first, because alpha and beta are millionths.
 
     def lowest(self, n: Any) -> Any:
-        """The smallest candidate length, ``lo``: max(1, ceil(alpha n)), or 1 with a floor."""
+        """The smallest candidate length, ``lo``: max(1, ceil(alpha n)), or 1 with a floor. int64 for a tensor."""
+        n = _widened(n)
         return _at_least(1, n * 0 if self.floor is not None else -(n * -self.alpha_ppm // MILLION))
 
     def highest(self, n: Any) -> Any:
-        """The largest candidate length, ``hi``: min(n, max(lo, floor(beta n)))."""
+        """The largest candidate length, ``hi``: min(n, max(lo, floor(beta n))). int64 for a tensor."""
+        n = _widened(n)
         return _at_most(n, _at_least(self.lowest(n), n * self.beta_ppm // MILLION))
 
     def scored_rows(self, n: Any) -> Any:
-        """M, the number of rows that the rule looks at. The rows after them cannot change the commit length."""
+        """M, the number of rows that the rule looks at. The rows after them cannot change the commit length.
+
+        int64 for a tensor.
+        """
+        n = _widened(n)
         seen = self.highest(n) + (1 if self.floor is None else 0)
         return _at_most(n, _at_least(self.min_length, seen))
 
@@ -172,6 +191,15 @@ def has_flag(flags: Tensor | None, tokens: Tensor, flag: int) -> Tensor:
         return torch.zeros_like(tokens, dtype=torch.bool)
     known = (tokens >= 0) & (tokens < flags.size(0))
     return ((flags[tokens.clamp(0, flags.size(0) - 1)] & flag) != 0) & known
+
+
+def _widened(n: Any) -> Any:
+    """A Python integer as it is, an integer tensor as int64."""
+    if not isinstance(n, Tensor):
+        return n
+    if n.is_floating_point() or n.is_complex() or n.dtype == torch.bool:
+        raise TypeError(f"Invalid dtype of n: expected integers, got {n.dtype}")
+    return n.long()
 
 
 def _at_least(least: Any, x: Any) -> Any:

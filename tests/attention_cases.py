@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -195,3 +197,42 @@ def largest(x: Tensor) -> float:
 def assert_same_bits(a: Tensor, b: Tensor) -> None:
     integer = {2: torch.int16, 4: torch.int32}[a.element_size()]
     assert torch.equal(a.contiguous().view(integer), b.contiguous().view(integer))
+
+
+HIDDEN = [
+    pytest.param([5], [300], slice(0, 140), id="the first chunks"),
+    pytest.param([5], [300], slice(130, 300), id="the last chunks"),
+    pytest.param([5], [1400], slice(0, 1000), id="whole parts of divided keys"),
+    pytest.param([5], [1400], slice(1, 1400), id="all but the first"),
+    pytest.param([3, 4], [9, 20], slice(0, 20), id="the whole prefix"),
+]
+
+
+def hide(case: AttentionCase, slots: slice) -> None:
+    """Makes the frozen keys in these slots score -inf for every query: q is positive, their first component is -inf."""
+    case.q.abs_()
+    case.k_cache[:, :, slots, 0] = -math.inf
+    for b, prefix in enumerate(case.prefix_lens.tolist()):
+        case.k_cache[b, :, prefix:] = math.nan
+
+
+def check_hidden(call: Call, case: AttentionCase, slots: slice, factor: float = 1.0) -> None:
+    """Keys that score -inf have weight 0, whatever their values are."""
+    hide(case, slots)
+    out = check_attention(call, case, factor)
+    case.v_cache[:, :, slots] *= 100  # still of weight 0
+    for b, prefix in enumerate(case.prefix_lens.tolist()):
+        case.v_cache[b, :, prefix:] = math.nan
+    assert_same_bits(case.with_fresh_cache().run(call), out)
+
+
+def check_nothing_seen(call: Call, case: AttentionCase) -> None:
+    """Where all keys score -inf the output is 0; another head, whose keys do not, is as it would be without."""
+    case.q.abs_()
+    expected = case.with_fresh_cache().run(call)
+    group = case.q.size(-2) // case.k.size(-2)
+    case.k_cache[:, 0, :, 0] = case.k[..., 0, 0] = -math.inf
+    out = case.with_fresh_cache().run(call)
+    assert not out[..., :group, :].any()
+    assert_same_bits(out[..., group:, :], expected[..., group:, :])
+    assert not sdpa(case)[..., :group, :].any()

@@ -61,6 +61,9 @@ class TokenCache(PrefixCache):
         self.tokens = self.k[0][:, 0, :, 0]
         self.v = self.k
 
+    def _check_served(self) -> None:
+        """Nothing attends to ids, so any dtype and head dimension will do."""
+
     def whole(self, tokens: Tensor, borders: Sequence[int], append: Sequence[int]) -> list[Tensor]:
         """Every sequence with its frozen prefix; the front of each is written behind that."""
         out = []
@@ -68,6 +71,7 @@ class TokenCache(PrefixCache):
             held, new = self._lengths[b], tokens[begin:end]
             out.append(torch.cat([self.tokens[b, :held], new]))
             self.tokens[b, held : held + append[b]] = new[: append[b]]
+        self.written(0)
         return out
 
 

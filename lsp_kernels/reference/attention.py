@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import torch
@@ -52,5 +53,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     exact = torch.promote_types(q.dtype, torch.float32)
     group = q.size(1) // k.size(0)
     k, v = (x.to(exact).repeat_interleave(group, dim=0) for x in (k, v))
-    weights = (q.to(exact).transpose(0, 1) @ k.transpose(1, 2) * scale).softmax(-1)  # [Hq, n, m]
+    scores = q.to(exact).transpose(0, 1) @ k.transpose(1, 2) * scale  # [Hq, n, m]
+    nothing = (scores == -math.inf).all(-1, keepdim=True)  # softmax is NaN there
+    weights = scores.softmax(-1).masked_fill(nothing, 0.0)
     return (weights @ v).transpose(0, 1)

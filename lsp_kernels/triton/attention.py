@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._checks import FLOATS
+from .._operands import check_suffix_attention
 from .configs import attention as configs
 from .ticket import publish, shared_memory
 
@@ -275,6 +277,9 @@ def suffix_attention(
     config: configs.AttentionConfig | None = None,
 ) -> Tensor:
     """The operator ``suffix_attention``; `splits` and `config` are chosen from the shapes unless they are given."""
+    check_suffix_attention(
+        q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, partials, tickets, floats=FLOATS
+    )
     out = q.new_empty(q.shape)
     if out.numel() == 0 or k_cache.size(0) == 0:
         return out

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._operands import check_commit_prefix, check_select_prefix
 from .._shapes import batch_of
 from .configs.commit import COMMIT
 from .configs.device import device_of
@@ -208,6 +209,7 @@ def select_prefix(
     *rule: Any,
 ) -> tuple[Tensor, Tensor]:
     """The operator ``select_prefix``."""
+    check_select_prefix(margins, tokens, cu_rows, n_active, starts, flags, *rule)
     rows, length, s_margin = rows_of(margins, margins.dim())
     batch = batch_of(margins, margins.dim(), cu_rows)
     lengths, finished = _outputs(margins, batch)
@@ -252,6 +254,7 @@ def commit_prefix(
 ) -> tuple[Tensor, ...]:
     """The operator ``commit_prefix``; `splits` is chosen from the shape unless it is given."""
     *rule, partials, tickets = rule_and_workspace
+    check_commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, *rule)
     check_flags(flags, suppressed is not None or rule[5])
     rows, length, s_batch = rows_of(logits, logits.dim() - 1)
     batch = batch_of(logits, logits.dim() - 1, cu_rows)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._operands import check_token_stats
 from .configs.commit import STATS
 from .launch import Launch, check_flags, rows_of
 from .rows import lowest_allowed, merge_rows
@@ -85,6 +86,7 @@ def token_stats(
     splits: int | None = None,
 ) -> tuple[Tensor, ...]:
     """The operator ``token_stats``; `splits` is chosen from the shape unless it is given."""
+    check_token_stats(logits, flags, suppressed)
     check_flags(flags, suppressed is not None)
     rows, length, s_batch = rows_of(logits, logits.dim() - 1)
     tokens = logits.new_empty(logits.shape[:-1], dtype=torch.int64)

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._checks import check_table
+
 
 @triton.jit
 def publish(WAIT: tl.constexpr):
@@ -28,6 +30,10 @@ def shared_memory(
     if partials is None or tickets is None:
         partials = torch.empty(n_partials, dtype=torch.int32, device=device)
         tickets = torch.zeros(n_tickets, dtype=torch.int32, device=device)
+    for name, table in (("partials", partials), ("tickets", tickets)):
+        check_table(name, table, torch.int32)
+        if table.device != device:
+            raise ValueError(f"Invalid device of {name}: expected {device}, got {table.device}")
     if partials.numel() < n_partials or tickets.numel() < n_tickets:
         raise ValueError(
             f"Invalid workspace: expected room for {n_partials} partials and {n_tickets} tickets, "

@@ -98,6 +98,9 @@ def test_a_cache_larger_than_memory_is_refused_before_it_is_allocated() -> None:
 
 
 BAD = [
+    pytest.param(lambda c: c.begin(ints(0, 1, 3, 3), [1, 3, 0]), r"append\[1\]: expected at most 2", id="tokens"),
+    pytest.param(lambda c: c.begin(ints(0, 3, 1, 3), [0, 0, 0]), "cu_seqlens: expected non-decreasing", id="borders"),
+    pytest.param(lambda c: c.begin(ints(0, 3), [0, 0, 0]), r"shape of cu_seqlens: expected \[4\]", id="few borders"),
     pytest.param(lambda c: c.begin(None, [1, 17, 0]), r"append\[1\]: expected at most 12.*got 17", id="past the end"),
     pytest.param(lambda c: c.begin(None, [1, 1]), "append: expected 3 lengths, got 2", id="too few lengths"),
     pytest.param(lambda c: c.begin(None, [1, -1, 0]), r"append\[1\]: expected an integer from 0", id="negative"),
@@ -125,3 +128,47 @@ def test_an_error_leaves_the_cache_as_it_was(call, message) -> None:
 def test_a_pass_must_have_begun(call) -> None:
     with pytest.raises(RuntimeError, match="expected a pass that has begun"):
         call(PrefixCache(**SHAPE))
+
+
+def test_a_batch_appends_no_more_than_it_has() -> None:
+    cache = PrefixCache(**SHAPE)
+    cache.begin(None, [1, 5, 0])
+    with pytest.raises(ValueError, match=r"Invalid append\[1\]: expected at most 4 \(tokens in the pass\), got 5"):
+        cache.attend(0, *torch.zeros(3, 3, 4, 2, 32))
+    with pytest.raises(RuntimeError, match=r"expected attend for all 2 layers, got none for \[0, 1\]"):
+        cache.advance()
+
+
+def test_nothing_is_frozen_that_was_not_written() -> None:
+    cache = PrefixCache(**SHAPE)
+    for layers, missing in (([], [0, 1]), ([1], [0]), ([0, 0], [1])):
+        cache.begin(ints(0, 2, 2, 3), [2, 0, 1])
+        for layer in layers:
+            cache.attend(layer, *torch.zeros(3, 3, 2, 32))
+        with pytest.raises(RuntimeError, match=rf"expected attend for all 2 layers, got none for \{missing}"):
+            cache.advance()
+        assert cache.lengths.tolist() == [0, 0, 0]
+    one_pass(cache, [2, 0, 1], [2, 0, 1])
+    assert cache.lengths.tolist() == [2, 0, 1]
+
+
+def test_an_append_that_attention_refused_is_not_frozen() -> None:
+    cache = PrefixCache(**SHAPE)
+    cache.begin(ints(0, 2, 2, 3), [2, 0, 1])
+    cache.attend(0, *torch.zeros(3, 3, 2, 32))
+    with pytest.raises(ValueError, match="Invalid shape of k"):
+        cache.attend(1, torch.zeros(3, 2, 32), torch.zeros(2, 2, 32), torch.zeros(3, 2, 32))
+    with pytest.raises(RuntimeError, match=r"got none for \[1\]"):
+        cache.advance()
+
+
+@pytest.mark.parametrize("size", [1, 16, 40, 272])
+def test_a_head_dimension_that_nothing_serves_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"Invalid head_dim: expected a multiple of 16 from 32 to 256, got {size}"):
+        PrefixCache(**SHAPE | {"head_dim": size})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.bool])
+def test_a_dtype_that_nothing_serves_is_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match=f"Invalid dtype: expected float32, bfloat16, float16 or float64, got {dtype}"):
+        PrefixCache(**SHAPE, dtype=dtype)

@@ -140,5 +140,5 @@ def test_what_is_wrong_is_named() -> None:
         model(ids, ids, borders(4))
     with pytest.raises(ValueError, match=r"Invalid append\[0\]"):
         model(ids, ids, borders(5), model.new_cache(1, 2), [3])
-    with pytest.raises(ValueError, match=r"Invalid append_lens\[0\]"):
+    with pytest.raises(ValueError, match=r"Invalid append\[0\]: expected at most 5 \(tokens in the pass\), got 6"):
         model(ids, ids, borders(5), model.new_cache(1, 9), [6])

@@ -1,0 +1,119 @@
+"""What each operator checks of its operands where Python serves it: in Triton, in the reference, on meta tensors.
+
+`csrc/checks.h` is the same for C++. A check of `SHAPES` looks at shapes, dtypes, devices and strides, one of `VALUES`
+at the values of lengths and borders; both take the operator's arguments. The public functions call an operator without
+checking anything; when it raises, `explain` finds the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._checks import (
+    FLOATS,
+    check_attention,
+    check_leaves,
+    check_logits,
+    check_rule_numbers,
+    check_scale,
+    check_sequence_values,
+    check_sequences,
+    check_stats,
+    check_tables,
+)
+from ._overlap import check_overlap
+from .errors import check_attention_lengths, fail_dtype, values_are_free
+from .rule import PrefixRule
+
+
+def check_token_stats(logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, *_: Any) -> None:
+    check_logits(logits)
+    check_tables(flags, suppressed, logits.size(-1), logits)
+    check_sequences(logits, logits.dim() - 1, None, None, None)
+
+
+def check_select_prefix(
+    margins: Tensor,
+    tokens: Tensor,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    flags: Tensor | None,
+    *rule: Any,
+) -> None:
+    check_stats(margins, tokens)
+    check_tables(flags, None, None, margins)
+    check_sequences(margins, margins.dim(), cu_rows, n_active, starts)
+    check_rule_numbers(*rule)
+
+
+def check_commit_prefix(
+    logits: Tensor,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    *rule_and_workspace: Any,
+) -> None:
+    check_logits(logits)
+    check_tables(flags, suppressed, logits.size(-1), logits)
+    check_sequences(logits, logits.dim() - 1, cu_rows, n_active, starts)
+    check_rule_numbers(*rule_and_workspace[:7])
+
+
+def check_suffix_attention(*arguments: Any, floats: tuple[torch.dtype, ...] = (*FLOATS, torch.float64)) -> None:
+    """`floats`: the dtypes that the backend serves; float64 is for the reference alone."""
+    *tensors, scale, _partials, _tickets = arguments
+    q, k, v, k_cache, v_cache, _cu_seqlens, _prefix_lens, append_lens = tensors
+    check_attention(*tensors)
+    if q.dtype not in floats:
+        fail_dtype("q", "float32, bfloat16 or float16", q)
+    check_scale(scale)
+    check_leaves(k_cache, v_cache, append_lens)
+    if append_lens is not None:
+        check_overlap(q, k, v, k_cache, v_cache)
+
+
+def select_prefix_values(margins: Tensor, _tokens: Tensor, *rest: Any) -> None:
+    cu_rows, n_active, starts, _flags, *rule = rest
+    check_sequence_values(margins, margins.dim(), cu_rows, n_active, starts, PrefixRule.of(*rule))
+
+
+def commit_prefix_values(logits: Tensor, *rest: Any) -> None:
+    cu_rows, n_active, starts, _flags, _suppressed, *rule, _partials, _tickets = rest
+    check_sequence_values(logits, logits.dim() - 1, cu_rows, n_active, starts, PrefixRule.of(*rule))
+
+
+def suffix_attention_values(q: Tensor, *rest: Any) -> None:
+    _k, _v, k_cache, _v_cache, cu_seqlens, prefix_lens, append_lens, *_ = rest
+    check_attention_lengths(q.size(-3), k_cache.size(2), cu_seqlens, prefix_lens, append_lens)
+
+
+SHAPES: dict[str, Callable[..., None]] = {
+    "token_stats": check_token_stats,
+    "select_prefix": check_select_prefix,
+    "commit_prefix": check_commit_prefix,
+    "suffix_attention": check_suffix_attention,
+}
+VALUES: dict[str, Callable[..., None]] = {
+    "select_prefix": select_prefix_values,
+    "commit_prefix": commit_prefix_values,
+    "suffix_attention": suffix_attention_values,
+}
+
+
+def check_values(name: str, rows: Tensor, *rest: Any) -> None:
+    """Checks the values of an operator's arguments, where reading them is free."""
+    if name in VALUES and values_are_free(rows):
+        VALUES[name](rows, *rest)
+
+
+def explain(name: str, *arguments: Any) -> None:
+    """Raises the error in words for arguments that the operator refused; returns if nothing is wrong with them."""
+    SHAPES[name](*arguments)
+    check_values(name, *arguments)
