@@ -23,6 +23,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.abuse("install")
 @pytest.mark.parametrize("compiler", ["/nonexistent/cc", "false"], ids=["no compiler", "a compiler that fails"])
 def test_build_goes_on_without_the_extension(tmp_path: Path, compiler: str) -> None:
     result = run(
@@ -61,6 +62,7 @@ assert len(caught) == 1, caught
 """
 
 
+@pytest.mark.abuse("install")
 def test_torch_alone_is_enough_and_the_reference_serves_with_one_warning() -> None:
     result = run("-c", BLOCKED)
     assert result.returncode == 0, result.stderr
@@ -73,6 +75,7 @@ def test_info_says_who_serves_what() -> None:
         assert word in result.stdout
 
 
+@pytest.mark.abuse("install")
 def test_info_never_fails() -> None:
     result = run(
         "-c",

@@ -25,6 +25,7 @@ BAD = [
 ]
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(("cu_rows", "n_active", "starts"), BAD)
 def test_bad_sequences_stay_within_their_rows(cu_rows, n_active, starts) -> None:
     commit = torch.ops.lsp.commit_prefix(LOGITS, cu_rows, n_active, starts, None, None, *RULE, None, None)
@@ -34,12 +35,14 @@ def test_bad_sequences_stay_within_their_rows(cu_rows, n_active, starts) -> None
     assert ((commit[2] >= -1) & (commit[2] < 3000)).all()
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize("ids", [ints(0, 600, -200_000_000), ints(-1), ints(2999, HUGE)])
 def test_bad_suppressed_ids_stay_within_their_row(ids: torch.Tensor) -> None:
     tokens, *_ = torch.ops.lsp.token_stats(LOGITS, None, ids, None, None)
     assert ((tokens >= 0) & (tokens < 3000)).all()
 
 
+@pytest.mark.abuse("operators")
 def test_tokens_outside_the_vocabulary_are_nothing_special() -> None:
     vocabulary = Vocabulary(10, delimiters=range(10), stops=range(10))
     margins, tokens = torch.ones(4), torch.tensor([-1, 10, 2**62, -(2**62)])

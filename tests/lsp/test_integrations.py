@@ -174,6 +174,7 @@ def test_the_loop_of_fast_dllm_writes_the_same_text(threshold: float | None) -> 
     assert len(set(ours[0][:, 6:].flatten().tolist())) > 10
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_what_a_step_cannot_do_is_refused() -> None:
     x, logits = canvas_of(prompt_of(2), 4), torch.randn(2, 10, SIZE)
     given = {"logits": logits, "temperature": 0.0, "remasking": "low_confidence", "mask_index": x == MASK, "x": x}
@@ -326,6 +327,7 @@ def test_llada_samples_from_the_global_generator() -> None:
     assert not torch.equal(texts[0], texts[2])
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_what_llada_cannot_do_is_refused() -> None:
     model, prompt = Masked(), prompt_of(2, 5)
     padded = torch.ones_like(prompt)
@@ -481,6 +483,7 @@ def test_dream_fills_masks_that_lie_apart() -> None:
         assert (len(changed) > 0) == (b < 2)
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_what_the_hooks_cannot_do_is_refused() -> None:
     x, logits = canvas_of(prompt_of(2), 4), torch.randn(2, 10, SIZE)
     hooks = generation_hooks(steps=3, mask_id=MASK)
@@ -606,6 +609,7 @@ def test_dinfer_fills_a_block_after_a_stop() -> None:
     assert torch.equal(x, before)
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_what_a_decoder_cannot_do_is_refused() -> None:
     for name, value, message in REFUSED.values():
         for make in (PrefixParallelDecoder, ThresholdParallelDecoder):
