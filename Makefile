@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-install test-targets wheel bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-install test-targets wheel bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -19,6 +19,10 @@ test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would
 test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
 	$(BIN)/python -m pytest --ignore=tests/triton/interpreted
+
+test-abuse: export OMP_WAIT_POLICY = PASSIVE
+test-abuse: $(READY) ## try bad inputs of every kind and write into docs/verification.md how many were held
+	$(BIN)/python -m pytest -m abuse --count-abuse --ignore=tests/triton/interpreted
 
 test-browser: $(READY) ## open the trace page in a headless browser
 	$(BIN)/python -m pytest -m browser -rs tests/browser

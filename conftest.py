@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from bench import sizes
+from tests import abuse
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--benchmark", action="store_true", help="measure bench/ and close with a table of ratios")
+    parser.addoption("--count-abuse", action="store_true", help="write how many bad inputs were held into the docs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--count-abuse"):
+        config.pluginmanager.register(abuse.Count(config.rootpath / "docs" / "verification.md"))
     sizes.measuring = config.getoption("--benchmark")
     bench, source = str(config.rootpath / "bench"), config.args_source
     if not sizes.measuring:
@@ -35,6 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "browser" not in config.getoption("-m"):
         skips["browser"] = "starts a browser: make test-browser"
     for item in items:
+        abuse.area_of(item)  # a wrong area is noticed here
         for marker, reason in skips.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))

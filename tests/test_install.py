@@ -204,6 +204,7 @@ assert "have a C++ compiler" in caught[0] and "LSP_REQUIRE_EXTENSION=1" in caugh
 """
 
 
+@pytest.mark.abuse("install")
 def test_torch_alone_is_enough_and_the_reference_serves_with_one_warning_that_says_what_to_do() -> None:
     result = run("-c", BLOCKED)
     assert result.returncode == 0, result.stderr
@@ -216,12 +217,14 @@ def test_info_says_who_serves_what() -> None:
         assert word in result.stdout
 
 
+@pytest.mark.abuse("install")
 def test_info_says_what_to_do_about_a_missing_backend() -> None:
     result = run("-c", BLOCKED + "\nfrom lsp_kernels.info import main\nsys.argv = ['info']\nmain()")
     assert "reinstall lsp-kernels from its source" in result.stdout
     assert "pip install 'lsp-kernels[triton]'" in result.stdout
 
 
+@pytest.mark.abuse("install")
 def test_info_never_fails() -> None:
     result = run(
         "-c",

@@ -53,6 +53,7 @@ BAD = [
 ]  # fmt: skip
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(
     ("wrong", "error", "message"), BAD, ids=[f"{next(iter(w))} {i}" for i, (w, _, _) in enumerate(BAD)]
 )

@@ -92,6 +92,7 @@ def test_the_cache_takes_the_bytes_that_bytes_needed_says(caplog: pytest.LogCapt
     assert "24.0 KiB" in caplog.text
 
 
+@pytest.mark.abuse("operators")
 def test_a_cache_larger_than_memory_is_refused_before_it_is_allocated() -> None:
     with pytest.raises(MemoryError, match=r"capacity: expected room for PrefixCache\(.*TiB.*, got \d+ free on cpu"):
         PrefixCache(32, 64, 32, 2**31 - 1, 64, dtype=torch.bfloat16)
@@ -111,6 +112,7 @@ BAD = [
 ]  # fmt: skip
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(("call", "message"), BAD)
 def test_an_error_leaves_the_cache_as_it_was(call, message) -> None:
     cache = PrefixCache(**SHAPE)
@@ -124,6 +126,7 @@ def test_an_error_leaves_the_cache_as_it_was(call, message) -> None:
         assert torch.equal(got.nan_to_num(), expected.nan_to_num())
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize("call", [lambda c: c.advance(), lambda c: c.attend(0, *torch.zeros(3, 1, 2, 32))])
 def test_a_pass_must_have_begun(call) -> None:
     with pytest.raises(RuntimeError, match="expected a pass that has begun"):

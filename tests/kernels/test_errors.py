@@ -35,6 +35,7 @@ RULES = [
 ]
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(("arguments", "message"), RULES)
 def test_rule_refuses(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=f"Invalid {message}"):
@@ -57,12 +58,14 @@ TYPES = [
 ]
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(("call", "message"), TYPES)
 def test_other_types_are_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(TypeError, match=f"Invalid {message}"):
         call()
 
 
+@pytest.mark.abuse("operators")
 def test_sparse_logits_are_refused() -> None:
     with pytest.raises(ValueError, match="Invalid layout of logits: expected a dense tensor, got torch"):
         token_stats(LOGITS.to_sparse())
@@ -73,6 +76,7 @@ def test_integers_of_other_libraries_are_integers() -> None:
     assert Vocabulary(np.int32(10), stops=np.arange(2)).size == 10
 
 
+@pytest.mark.abuse("operators")
 def test_subclasses_of_tensor_are_checked_too() -> None:
     class Plain(torch.Tensor):
         pass
@@ -97,12 +101,14 @@ VOCABULARIES = [
 ]
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(("arguments", "message"), VOCABULARIES)
 def test_vocabulary_refuses(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=f"Invalid {message}"):
         Vocabulary(10, **arguments)
 
 
+@pytest.mark.abuse("operators")
 def test_vocabulary_refuses_an_empty_one() -> None:
     with pytest.raises(ValueError, match="Invalid size"):
         Vocabulary(0)
@@ -127,6 +133,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(("logits", "error", "message"), SHAPES)
 def test_logits_are_refused(logits: torch.Tensor, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"Invalid {message}"):
@@ -174,6 +181,7 @@ SEQUENCES = [
 ]
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(("arguments", "error", "message"), SEQUENCES)
 def test_sequences_are_refused(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"Invalid {message}"):
@@ -182,6 +190,7 @@ def test_sequences_are_refused(arguments: dict, error: type[Exception], message:
         select_prefix(LOGITS[:, 0], torch.zeros(6).long(), **arguments, rule=RULE, vocabulary=VOCABULARY)
 
 
+@pytest.mark.abuse("operators")
 def test_borders_are_refused_with_a_batch() -> None:
     with pytest.raises(ValueError, match="Invalid cu_rows: expected None"):
         commit_prefix(LOGITS[None], ints(0, 6), rule=RULE, vocabulary=VOCABULARY)
@@ -213,23 +222,27 @@ STATS = [
 ]
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize(("margins", "tokens", "error", "message"), STATS)
 def test_statistics_are_refused(margins, tokens, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"Invalid {message}"):
         select_prefix(margins, tokens, rule=RULE, vocabulary=VOCABULARY)
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize("vocabulary", [None, Vocabulary(10, stops=[1])])
 def test_snapping_needs_delimiters(vocabulary: Vocabulary | None) -> None:
     with pytest.raises(ValueError, match="Invalid rule: expected a vocabulary with delimiters for snap=True"):
         commit_prefix(LOGITS, rule=RULE, vocabulary=vocabulary)
 
 
+@pytest.mark.abuse("operators")
 def test_rule_must_be_a_rule() -> None:
     with pytest.raises(TypeError, match="Invalid rule: expected a PrefixRule, got float"):
         commit_prefix(LOGITS, rule=0.5, vocabulary=VOCABULARY)  # type: ignore[arg-type]
 
 
+@pytest.mark.abuse("operators")
 @pytest.mark.parametrize("isa", ["sse", "avx1024"])
 def test_unknown_instruction_sets_are_refused(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
     monkeypatch.setenv("LSP_CPU_ISA", isa)

@@ -87,6 +87,7 @@ def test_a_deprecation_points_at_the_caller() -> None:
     assert caught[0].filename == __file__
 
 
+@pytest.mark.abuse("operators")
 def test_check_rule_asks_for_delimiters() -> None:
     with pytest.raises(ValueError, match="expected a vocabulary with delimiters for snap=True, got none"):
         vocabulary.check_rule(PrefixRule(), None)

@@ -18,6 +18,7 @@ def test_it_grows_and_never_shrinks() -> None:
     assert repr(workspace) == "Workspace(partials=10, tickets=4, device='cpu')"
 
 
+@pytest.mark.abuse("operators")
 def test_another_device_is_refused() -> None:
     workspace = Workspace()
     workspace.reserve(torch.device("cpu"), 1, 1)

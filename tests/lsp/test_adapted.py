@@ -123,6 +123,7 @@ def test_nothing_requires_a_gradient() -> None:
     assert not model(torch.arange(5), torch.arange(5), borders(5)).requires_grad
 
 
+@pytest.mark.abuse("models and checkpoints")
 def test_what_is_wrong_is_named() -> None:
     with pytest.raises(TypeError, match="Invalid model: expected a module or a function, got a int"):
         lsp.adapt(3)

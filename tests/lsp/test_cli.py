@@ -123,6 +123,7 @@ def test_a_prompt_comes_from_a_file_stdin_or_a_chat(run: Callable[..., Ran], tmp
     assert both.err.count("for all 2 prompts") == 2
 
 
+@pytest.mark.abuse("command line")
 @pytest.mark.parametrize("prompt", ["", "[bold]x[/]", "[/]", "ü漢字🙂", "\\[x", "a\r\nb"])
 def test_any_prompt_is_taken_literally(run: Callable[..., Ran], prompt: str) -> None:
     model, tokenizer = load_model("tiny", None, "cpu")
@@ -143,6 +144,7 @@ def test_an_empty_answer_says_what_the_embedded_model_knows(run: Callable[..., R
     assert "The answer is empty" not in run("generate", PROMPT, *NEW).err
 
 
+@pytest.mark.abuse("command line")
 def test_markup_in_an_answer_is_printed_as_it_is(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     from lsp.tracing import terminal
 
@@ -188,6 +190,7 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
 # Errors
 
 
+@pytest.mark.abuse("command line")
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
@@ -233,6 +236,7 @@ def test_bad_usage_is_one_line_and_code_2(fails: Callable[..., None], message: s
     fails(2, message, *arguments)
 
 
+@pytest.mark.abuse("command line")
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
@@ -246,6 +250,7 @@ def test_a_failure_is_one_line_and_code_1(fails: Callable[..., None], message: s
     fails(1, message, *arguments)
 
 
+@pytest.mark.abuse("command line")
 def test_a_file_that_is_not_text_and_a_model_without_a_tokenizer_are_named(
     fails: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -254,6 +259,7 @@ def test_a_file_that_is_not_text_and_a_model_without_a_tokenizer_are_named(
     fails(2, "Invalid model: expected a tokenizer in", "generate", "x", "--model", llada().save(tmp_path))
 
 
+@pytest.mark.abuse("command line")
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
@@ -273,6 +279,7 @@ def test_whatever_happens_there_is_no_traceback(
     fails(code, f"lsp: error: {message}\n", "generate", "x")
 
 
+@pytest.mark.abuse("command line")
 def test_a_failure_in_the_middle_says_what_was_committed(
     fails: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +303,7 @@ def test_debug_shows_where_an_error_comes_from(run: Callable[..., Ran], monkeypa
         run("generate")
 
 
+@pytest.mark.abuse("command line")
 def test_a_closed_pipe_is_left_quietly() -> None:
     read, write = os.pipe()
     os.close(read)
@@ -402,6 +410,7 @@ def test_tune_goes_on_and_refuses_other_results(
     assert {row["split"] for row in results.read(second)} == {"test"}
 
 
+@pytest.mark.abuse("command line")
 def test_answers_that_cannot_be_judged_end_a_comparison_and_keep_what_was_measured(
     run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,6 +429,7 @@ def test_answers_that_cannot_be_judged_end_a_comparison_and_keep_what_was_measur
     assert "? (not judged)" in ran.out
 
 
+@pytest.mark.abuse("command line")
 def test_answers_that_cannot_be_judged_end_a_grid_and_keep_its_rows(
     run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +444,7 @@ def test_answers_that_cannot_be_judged_end_a_grid_and_keep_its_rows(
     assert {row["task"] for row in results.read(out)} == {"countdown"}
 
 
+@pytest.mark.abuse("command line")
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [

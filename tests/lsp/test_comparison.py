@@ -122,6 +122,7 @@ def test_a_plot_is_a_picture_of_both_costs(results: list[Result], tmp_path: Path
         assert path.read_text().count("token positions per problem") >= 2
 
 
+@pytest.mark.abuse("result files and traces")
 def test_a_plot_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Invalid plot: expected a file name with .png, .svg, .pdf, got"):
         plot([], tmp_path / "plot.gif")
@@ -141,6 +142,7 @@ def test_the_frontier_is_what_nothing_beats(rows: list[dict[str, int]]) -> None:
         assert (row in best) != any(beats(other, row) for other in rows)
 
 
+@pytest.mark.abuse("result files and traces")
 def test_nothing_of_a_failed_judge_is_hidden(model: Transformer, problems: Problems) -> None:
     def judge(texts: object) -> Callable[..., Any]:
         raise RuntimeError("the judge is ill")

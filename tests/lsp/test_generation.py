@@ -347,6 +347,7 @@ def test_sampling_is_seeded_and_the_same_in_any_batch(tokenizer) -> None:
         tokens([[0], [1]], [1, 2, 3])
 
 
+@pytest.mark.abuse("prompts and generation")
 @pytest.mark.parametrize("name", ["top_p", "top_k", "guidance_scale", "logits_processor", "num_beams", "do_sample"])
 @pytest.mark.parametrize("call", [lsp.generate, lambda *a, **k: next(lsp.stream(*a, **k))], ids=["generate", "stream"])
 def test_what_is_not_supported_is_never_ignored(tokenizer, call: Callable, name: str) -> None:
@@ -354,6 +355,7 @@ def test_what_is_not_supported_is_never_ignored(tokenizer, call: Callable, name:
         call(writes(tokenizer, "a"), [0], tokenizer=tokenizer, **{name: None})
 
 
+@pytest.mark.abuse("prompts and generation")
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -378,6 +380,7 @@ def test_wrong_arguments_are_named(tokenizer, given: dict, error: type, message:
         generate(writes(tokenizer, "a"), tokenizer, **given)
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_wrong_prompts_are_named(tokenizer) -> None:
     size, mask = len(tokenizer), tokenizer.mask_token_id
     model = lsp.adapt(torch.nn.Embedding(size, size), vocab_size=size, mask_id=mask, max_length=16)
@@ -404,6 +407,7 @@ def test_wrong_prompts_are_named(tokenizer) -> None:
         next(lsp.stream(model, ["a", "b"], tokenizer=tokenizer, max_new_tokens=4))
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_a_request_that_does_not_fit_is_refused_at_once(tmp_path: Path) -> None:
     case = llada(max_sequence_length=2**31 - 1)
     model = lsp.load(case.save(tmp_path))
@@ -411,6 +415,7 @@ def test_a_request_that_does_not_fit_is_refused_at_once(tmp_path: Path) -> None:
         lsp.generate(model, [9], max_new_tokens=2**30, scheduler="full")
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_nan_in_a_batch_is_an_error_with_what_was_committed(tokenizer) -> None:
     model = writes(tokenizer, "abcdefgh")
     inner = model.run
@@ -428,6 +433,7 @@ def test_nan_in_a_batch_is_an_error_with_what_was_committed(tokenizer) -> None:
     assert after.text == "abcdefgh"
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_an_interrupt_leaves_the_model_usable(tokenizer) -> None:
     model = writes(tokenizer, "abcdefgh")
     inner, calls = model.run, []

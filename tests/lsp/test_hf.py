@@ -83,6 +83,7 @@ def test_a_changed_config_counts(tmp_path: Path) -> None:
     assert isinstance(AutoModel.from_config(config), transformers.PreTrainedModel)
 
 
+@pytest.mark.abuse("models and checkpoints")
 def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
     folder = llada().save(tmp_path)
     with pytest.raises(TypeError, match="Invalid argument load_in_8bit"):
@@ -94,6 +95,7 @@ def test_arguments_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
     assert AutoModel.from_pretrained(folder, device_map={"": "cpu"}, torch_dtype="bfloat16").dtype == torch.bfloat16
 
 
+@pytest.mark.abuse("models and checkpoints")
 def test_an_error_of_the_checkpoint_comes_through(tmp_path: Path) -> None:
     case = llada()
     case.tensors.pop("model.transformer.ln_f.weight")

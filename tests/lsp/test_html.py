@@ -65,6 +65,7 @@ def test_saved_traces_give_the_same_page(page: str, tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text("utf-8") == page
 
 
+@pytest.mark.abuse("result files and traces")
 def test_a_hostile_text_stays_text(page: str) -> None:
     hostile = html.page([traces.hostile(traces.of("lsp")), traces.of("threshold")], title=traces.HOSTILE)
     assert [tag for tag, _ in Elements(hostile).found] == [tag for tag, _ in Elements(page).found]
@@ -88,6 +89,7 @@ def test_an_infinite_floor_can_be_shown() -> None:
     assert json.loads(data)[0]["level"] > 1e300
 
 
+@pytest.mark.abuse("result files and traces")
 def test_no_traces_are_refused() -> None:
     with pytest.raises(ValueError, match="Invalid traces: expected at least one, got none"):
         html.page([])

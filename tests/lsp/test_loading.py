@@ -374,6 +374,7 @@ assert status("VmHWM") - before < 1.25 * size, (status("VmHWM") - before) / size
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.abuse("models and checkpoints")
 def test_a_model_that_was_not_loaded_has_no_tokenizer() -> None:
     with pytest.raises(ValueError, match="Invalid source"):
         lsp.load_tokenizer(Transformer(lsp.load("tiny").config))

@@ -137,6 +137,7 @@ def test_the_mask_is_never_committed_whatever_the_vocabulary_says() -> None:
 NAN_SCHEDULERS = [*SCHEDULERS.values(), lsp.Full(), lsp.Factor()]
 
 
+@pytest.mark.abuse("prompts and generation")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("scheduler", NAN_SCHEDULERS, ids=lambda s: type(s).__name__)
 def test_nan_is_an_error_that_names_sequence_and_step_and_keeps_what_was_committed(
@@ -165,6 +166,7 @@ def test_nan_is_an_error_that_names_sequence_and_step_and_keeps_what_was_committ
         assert (~canvas.masked[1:]).sum() == sum(commits(canvas)) > 0
 
 
+@pytest.mark.abuse("prompts and generation")
 def test_nan_is_laid_to_the_right_sequence_when_others_are_finished() -> None:
     def rows(ids: list[int]) -> np.ndarray:
         z = np.zeros((len(ids), SIZE), dtype=np.float32)
@@ -231,6 +233,7 @@ def test_an_empty_prompt_works_unless_logits_are_shifted() -> None:
         decode(typist({}, shifted=True), [[15], []], 3, lsp.Full())
 
 
+@pytest.mark.abuse("prompts and generation")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -252,6 +255,7 @@ def test_options_that_make_no_sense_are_named(options: dict, message: str) -> No
         lsp.Options(**options)
 
 
+@pytest.mark.abuse("prompts and generation")
 @pytest.mark.parametrize("options", [{}, {"block_length": 64, "cache": "block"}], ids=str)
 def test_what_does_not_fit_into_memory_is_refused_at_once(options: dict) -> None:
     with pytest.raises(MemoryError, match=r"Invalid capacity: expected room for .*, \d+ bytes, got \d+ free"):

@@ -58,6 +58,7 @@ def test_numbers_are_compared_as_numbers(text: str, answer: str, same: bool) -> 
     assert same_number(text, answer) == same
 
 
+@pytest.mark.abuse("result files and traces")
 def test_what_is_wrong_with_a_task_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Invalid task: expected arithmetic, .* got 'chess'"):
         load_problems("chess", 1)

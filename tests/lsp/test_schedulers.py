@@ -91,6 +91,7 @@ def test_a_prefix_takes_what_the_rule_says() -> None:
     assert first_commit(lsp.FixedPrefix(2), coin(0, 0, 9)) == [0, 1]
 
 
+@pytest.mark.abuse("schedulers")
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -164,6 +164,7 @@ def test_embedded_model_loads_by_the_same_code() -> None:
     assert (model.config.mask_id, model.config.stop_ids) == (tiny.config.mask_token_id, (tiny.config.eos_token_id,))
 
 
+@pytest.mark.abuse("models and checkpoints")
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -48,6 +48,7 @@ def test_keys_forget_the_wording_and_keep_what_makes_a_problem():
     assert sudoku.key == sudoku.answer.replace("\n", "")
 
 
+@pytest.mark.abuse("command line")
 def test_unknown_split_is_an_error():
     with pytest.raises(ValueError, match="Invalid split"):
         draw("sudoku", random.Random(0), "validation")

@@ -14,25 +14,51 @@ from safetensors.torch import load_file
 import lsp
 from lsp.tiny.tasks import TASKS
 from lsp.tiny.training import train
+from tests.support import ROOT
 
 STEPS, SAVE, LOG = 32, 8, 4
-ROOT = Path(train.__file__).parents[2]
 
 
-def start(out: Path) -> subprocess.Popen:
+def start(out: Path, **more: object) -> subprocess.Popen:
     sizes = ["--d-model=64", "--n-layers=2", "--scale=0.3", f"--save-every={SAVE}", f"--log-every={LOG}"]
     command = [sys.executable, "-m", "lsp.tiny.training.train", "--out", str(out), "--steps", str(STEPS)]
-    return subprocess.Popen([*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL)
+    return subprocess.Popen([*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL, **more)
 
 
-def kill_after_first_save(run: subprocess.Popen, out: Path) -> None:
+def wait_for_first_save(run: subprocess.Popen, out: Path) -> list[int]:
+    """Waits until there is something to resume from; returns the processes of the run besides the first."""
     while not (out / "latest.json").exists():
         assert run.poll() is None
         time.sleep(0.02)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    for pid in [run.pid, *map(int, children)]:
+    return [int(pid) for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
+
+
+def kill_after_first_save(run: subprocess.Popen, out: Path) -> None:
+    for pid in [run.pid, *wait_for_first_save(run, out)]:
         os.kill(pid, signal.SIGKILL)
     run.wait()
+
+
+def is_running(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
+@pytest.mark.abuse("command line")
+def test_workers_end_with_a_parent_that_was_killed(tmp_path):
+    """Also where SIGINT is ignored, as for jobs in the background of a script."""
+    run = start(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    workers = wait_for_first_save(run, tmp_path)
+    assert len(workers) >= 2
+    run.kill()
+    run.wait()
+    end = time.monotonic() + 20
+    while (alive := [pid for pid in workers if is_running(pid)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+    assert alive == []
+    assert not (tmp_path / f"state-{STEPS}").exists()
 
 
 @pytest.fixture(scope="module")

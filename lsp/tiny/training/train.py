@@ -8,9 +8,11 @@ follows the time spent in steps, pauses not counted.
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -245,7 +247,20 @@ class Trainer:
             log.write(line + "\n")
 
 
+def end_with_parent() -> None:
+    """Ends this process when the one that started it is gone, however that ended: its end of a pipe closes then."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def worker(rank: int, options: Options, port: int) -> None:
+    end_with_parent()
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
