@@ -16,11 +16,6 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-try:
-    from setuptools.command.bdist_wheel import bdist_wheel
-except ImportError:  # before setuptools 70.1
-    from wheel.bdist_wheel import bdist_wheel
-
 PACKAGE = os.environ.get("LSP_PACKAGE", "lsp_kernels")
 NAMESPACE = runpy.run_path(os.path.join(PACKAGE, "_namespace.py"))["NAMESPACE"]  # without importing the package
 FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-g0"]
@@ -88,6 +83,9 @@ class OptionalBuild(build_ext):
         Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
         self.extensions = []
         self.distribution.ext_modules = []
+        wheel = self.distribution.get_command_obj("bdist_wheel", create=False)
+        if wheel is not None:
+            wheel.root_is_pure = True  # tagged by what is in it
         print(
             f"warning: {PACKAGE}: the C++ kernels were not built: {reason}.\n"
             "         The PyTorch reference will serve CPU tensors, several times slower.",
@@ -95,18 +93,9 @@ class OptionalBuild(build_ext):
         )
 
 
-class HonestWheel(bdist_wheel):
-    """Tags a wheel by what is in it: as pure Python if the extension was not built."""
-
-    def run(self) -> None:
-        self.run_command("build")
-        self.root_is_pure = not self.distribution.has_ext_modules()
-        super().run()
-
-
 setup(
     license="Apache-2.0",
     ext_modules=[extension],
-    cmdclass={"build_ext": OptionalBuild, "bdist_wheel": HonestWheel},
+    cmdclass={"build_ext": OptionalBuild},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 Report = Iterator[tuple[str, str]]
 ISAS = ["scalar", "avx2", "avx512", "avx512bf16"]
+TESTED_TRITON = "3.7"  # the extra `triton` installs this one; torch for GPUs may bring another
 
 
 def versions() -> Report:
@@ -70,11 +71,23 @@ def backends() -> Report:
     for name in _ops.SCHEMAS:
         cpu = "C++ (the extension loads)" if has(f"{NAMESPACE}::{name}", "CPU") else f"reference ({_ops.cpp_reason})"
         gpu = (
-            "Triton (it is installed)" if has(f"{NAMESPACE}::{name}", "CUDA") else f"reference ({_ops.triton_reason()})"
+            f"Triton ({triton_note()})"
+            if has(f"{NAMESPACE}::{name}", "CUDA")
+            else f"reference ({_ops.triton_reason()})"
         )
         yield name, f"CPU: {cpu}; GPU: {gpu}; other devices: reference"
     if reason := _ops.triton_reason():
         yield "Triton", f"{reason}. {_ops.REPAIRS['cuda']}"
+
+
+def triton_note() -> str:
+    """That Triton is installed, and whether it is another one than the kernels are tested with."""
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # it has other names for some GPUs
+        return "it is installed"
+    tested = version.split(".")[:2] == TESTED_TRITON.split(".")
+    return "it is installed" if tested else f"{version} is installed; the kernels are tested with {TESTED_TRITON}"
 
 
 def targets() -> None:

@@ -17,9 +17,12 @@ from pathlib import Path
 import pytest
 
 from lsp.extras import EXTRAS
+from lsp_kernels import info
 from tests.install.compiler import compiler
 from tests.install.environments import NO_COMPILER, Environment, copy_of_the_source
 from tests.support import ROOT
+
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
 
 
 def run(*command: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -71,9 +74,9 @@ def test_the_extension_needs_no_torch_to_build_and_serves(source: Path, tmp_path
     assert "-cp310-abi3-" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "elsewhere")
-    info = run("-m", "lsp_kernels.info", cwd=tmp_path / "elsewhere").stdout
-    assert f"{tmp_path / 'elsewhere'}/lsp_kernels/_C" in info
-    assert info.count("CPU: C++") == 4
+    report = run("-m", "lsp_kernels.info", cwd=tmp_path / "elsewhere").stdout
+    assert f"{tmp_path / 'elsewhere'}/lsp_kernels/_C" in report
+    assert report.count("CPU: C++") == 4
 
 
 @pytest.mark.parametrize("missing", ["/nonexistent/c++", "false"], ids=["no compiler", "a compiler that fails"])
@@ -224,6 +227,22 @@ def test_info_says_what_to_do_about_a_missing_backend() -> None:
     assert "pip install 'lsp-kernels[triton]'" in result.stdout
 
 
+def test_the_triton_that_is_tested_is_the_one_that_is_installed() -> None:
+    pinned = re.search(r"^triton==(\d+\.\d+)", (ROOT / "requirements-dev.txt").read_text(), re.MULTILINE)[1]
+    extra = re.search(r'^triton = \["triton>=(\d+\.\d+)\.\d+,<(\d+\.\d+)"', PYPROJECT, re.MULTILINE)
+    major, minor = map(int, pinned.split("."))
+    assert (info.TESTED_TRITON, *extra.groups()) == (pinned, pinned, f"{major}.{minor + 1}")
+
+
+@pytest.mark.parametrize(
+    ("version", "note"),
+    [("3.7.9", "it is installed"), ("3.8.0", "3.8.0 is installed; the kernels are tested with 3.7")],
+)
+def test_info_tells_of_a_triton_that_is_not_tested(monkeypatch: pytest.MonkeyPatch, version: str, note: str) -> None:
+    monkeypatch.setattr(info.importlib.metadata, "version", lambda _: version)
+    assert info.triton_note() == note
+
+
 @pytest.mark.abuse("install")
 def test_info_never_fails() -> None:
     result = run(
@@ -245,8 +264,8 @@ def test_pip_installs_where_there_is_no_compiler(source: Path, tmp_path: Path) -
 
     environment = Environment(tmp_path / "environment", Path(torch.__file__).parents[1])
     environment.out("pip install -q --no-build-isolation --no-deps .", source, **NO_COMPILER)
-    info = environment.out("python -m lsp_kernels.info", tmp_path)
-    assert info.count("CPU: reference") == 4
+    report = environment.out("python -m lsp_kernels.info", tmp_path)
+    assert report.count("CPU: reference") == 4
     assert str(environment.packages) in environment.out(
         "python -c 'import lsp_kernels; print(lsp_kernels.__file__)'", tmp_path
     )

@@ -61,7 +61,7 @@ def test_the_lines_of_the_readme(source: Path, away: Path, tmp_path: Path) -> No
     for line in block.splitlines():
         environment.out(line, source)
     assert served(environment, away) == "C++"
-    assert "3 * 5 = 15" in environment.out(PROBLEM, away).replace("5 * 3", "3 * 5")
+    assert "= 15." in environment.out(PROBLEM, away)
     environment.out("python -W error::UserWarning -c 'import lsp; lsp.load(\"tiny\")'", away)
 
 
@@ -72,10 +72,6 @@ def test_the_kernels_alone(environment: Environment, source: Path, away: Path) -
     assert environment.run("python -c 'import lsp'", away).stderr.endswith(f"ModuleNotFoundError: {sentence}\n")
     command = environment.run("lsp --help", away)
     assert (command.returncode, command.stdout, command.stderr) == (1, "", f"lsp: error: {sentence}\n")
-    module = environment.run("python -m lsp --help", away)
-    assert (module.returncode, module.stdout) == (1, "")
-    assert sentence in module.stderr
-    assert "Traceback" not in module.stderr
 
 
 def test_the_address_of_a_repository(environment: Environment, source: Path, away: Path) -> None:
