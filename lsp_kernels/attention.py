@@ -109,8 +109,8 @@ def suffix_attention(
         else:
             result = q.new_empty(q.shape) if out is None else out
             lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if return_lse else None
-            if result.requires_grad:
-                raise ValueError("explained below")
+            if result.requires_grad:  # a leaf is refused, which C++ cannot tell
+                explain("suffix_attention_into", *tensors, scale, *NOTHING, result, lse)
             _suffix_attention_into(*tensors, scale, *shared, result, lse)
     except Exception:
         check_attention(*tensors)
