@@ -62,10 +62,6 @@ struct Task {
   bool appends;  // whether it also copies the sequence's tokens of this head to the cache
 };
 
-// What the weighted sum of the values is multiplied by. Where all keys score -inf the output is 0, as torch's attention
-// defines it; `total` then only tells whether a score was NaN.
-float factor_of(float most, float total) { return most == -INFINITY && total == total ? 0.0f : 1 / total; }
-
 template <class T>
 struct Call {
   Tokens<const T> q, k, v;
@@ -74,6 +70,7 @@ struct Call {
   int64_t heads, group, size;
   float scale;
   bool negative;
+  float* lse;  // of every row of the output, or nullptr
   std::vector<Sequence> sequences;
 
   int64_t row_count(const Sequence& s) const { return s.tokens * group; }
@@ -121,10 +118,15 @@ struct Call {
     }
   }
 
-  void write(const Task& task, int64_t row, const float* values, float factor) const {
+  // Writes a row from the weighted sum of its values, its largest scaled score and the sum of its weights. Where all keys
+  // score -inf the output is 0, as torch's attention defines it; `total` then only tells whether a score was NaN.
+  void write(const Task& task, int64_t row, const float* values, float most, float total) const {
     const int64_t at = task.row + row;
     T* to = out.at(task.sequence, sequences[task.sequence].begin + at / group, task.head * group + at % group);
+    const bool nothing = most == -INFINITY && total == total;
+    const float factor = nothing ? 0 : 1 / total;
     for (int64_t d = 0; d < size; ++d) round_to(values[d] * factor, to[d]);
+    if (lse) lse[(to - out.data) / size] = nothing ? -INFINITY : (most + std::log2(total)) * 0.6931471805599453f;
   }
 
   template <class Blocks>
@@ -141,7 +143,7 @@ struct Call {
       const Found found = Blocks::attend(block(task), *scratch);
       if (task.part < 0) {
         for (int64_t row = 0; row < task.rows; ++row)
-          write(task, row, found.values + row * size, factor_of(found.most[row], found.total[row]));
+          write(task, row, found.values + row * size, found.most[row], found.total[row]);
       } else {
         float* part = parts.get() + task.part;
         std::copy_n(found.most, task.rows, part);
@@ -171,7 +173,7 @@ struct Call {
         total += weight * part[rows + row];
         for (int64_t d = 0; d < size; ++d) sum[d] += weight * part[2 * rows + row * size + d];
       }
-      write(all[i], row, sum.data(), factor_of(most, total));
+      write(all[i], row, sum.data(), most, total);
     }
   }
 };
@@ -230,38 +232,73 @@ std::vector<Sequence> sequences_of(int64_t batch, int64_t length, int64_t capaci
   return out;
 }
 
-template <class T>
-void attend(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& k_cache, Tensor& v_cache, Tensor& out, bool packed,
-            double scale, std::vector<Sequence> sequences) {
-  const int64_t heads = k.size(k.dim() - 2);
-  const Call<T> call{{q, packed}, {k, packed}, {v, packed}, {out, packed}, Cache<T>(k_cache), Cache<T>(v_cache), heads,
-                     q.size(q.dim() - 2) / heads, q.size(q.dim() - 1),
-                     float(std::abs(scale) * 1.4426950408889634), scale < 0, std::move(sequences)};
-  on_current_isa([&](auto blocks) { call.template run<decltype(blocks)>(); });
-}
+// The arguments that both operators have. `partials` and `tickets` are the workspace of the GPU kernels, which is not
+// needed here.
+struct Operands {
+  Tensor q, k, v, k_cache, v_cache;
+  MaybeTensor cu_seqlens;
+  Tensor prefix_lens;
+  MaybeTensor append_lens;
+  double scale;
 
-// `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
+  bool packed() const { return cu_seqlens.has_value(); }
+
+  std::vector<Sequence> check() const {
+    const int64_t batch = check_tensors(q, k, v, k_cache, v_cache, cu_seqlens);
+    if (check_table("prefix_lens", prefix_lens, aoti_torch_dtype_int32(), "int32") != batch)
+      fail_shape("prefix_lens", "[" + std::to_string(batch) + "]", prefix_lens);
+    check_lengths("append_lens", append_lens, batch);
+    if (!std::isfinite(scale)) fail("Invalid scale: expected a finite number, got " + std::to_string(scale));
+    if (append_lens) check_overlap(q, k, v, k_cache, v_cache);
+    return sequences_of(batch, q.size(packed() ? 0 : 1), k_cache.size(2), cu_seqlens, prefix_lens, append_lens);
+  }
+
+  void attend(Tensor& out, float* lse, std::vector<Sequence> sequences) {
+    const bool flat = packed();
+    const int64_t heads = k.size(k.dim() - 2);
+    with_dtype("q", q, [&](auto zero) {
+      using T = decltype(zero);
+      const Call<T> call{{q, flat}, {k, flat}, {v, flat}, {out, flat}, Cache<T>(k_cache), Cache<T>(v_cache), heads,
+                         q.size(q.dim() - 2) / heads, q.size(q.dim() - 1),
+                         float(std::abs(scale) * 1.4426950408889634), scale < 0, lse, std::move(sequences)};
+      on_current_isa([&](auto blocks) { call.template run<decltype(blocks)>(); });
+    });
+  }
+};
+
 std::tuple<Tensor> suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
                                     Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
                                     MaybeTensor /*tickets*/) {
-  const bool packed = cu_seqlens.has_value();
-  const int64_t batch = check_tensors(q, k, v, k_cache, v_cache, cu_seqlens);
-  if (check_table("prefix_lens", prefix_lens, aoti_torch_dtype_int32(), "int32") != batch)
-    fail_shape("prefix_lens", "[" + std::to_string(batch) + "]", prefix_lens);
-  check_lengths("append_lens", append_lens, batch);
-  if (!std::isfinite(scale)) fail("Invalid scale: expected a finite number, got " + std::to_string(scale));
-  if (append_lens) check_overlap(q, k, v, k_cache, v_cache);
-  std::vector<Sequence> sequences =
-      sequences_of(batch, q.size(packed ? 0 : 1), k_cache.size(2), cu_seqlens, prefix_lens, append_lens);
-  Tensor out = empty_cpu(q.sizes(), q.dim(), q.dtype());
-  with_dtype("q", q, [&](auto zero) {
-    attend<decltype(zero)>(q, k, v, k_cache, v_cache, out, packed, scale, std::move(sequences));
-  });
+  Operands given{std::move(q), std::move(k), std::move(v), std::move(k_cache), std::move(v_cache), std::move(cu_seqlens),
+                 std::move(prefix_lens), std::move(append_lens), scale};
+  std::vector<Sequence> sequences = given.check();
+  Tensor out = empty_cpu(given.q.sizes(), given.q.dim(), given.q.dtype());
+  given.attend(out, nullptr, std::move(sequences));
   return {std::move(out)};
+}
+
+std::tuple<> suffix_attention_into(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
+                                   Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
+                                   MaybeTensor /*tickets*/, Tensor out, MaybeTensor lse) {
+  Operands given{std::move(q), std::move(k), std::move(v), std::move(k_cache), std::move(v_cache), std::move(cu_seqlens),
+                 std::move(prefix_lens), std::move(append_lens), scale};
+  std::vector<Sequence> sequences = given.check();
+  const std::initializer_list<const Tensor*> others = {&given.q, &given.k, &given.v, &given.k_cache, &given.v_cache};
+  const int64_t dims = given.q.dim();
+  check_result("out", out, given.q.sizes(), dims, given.q.dtype(), "the dtype of q", others);
+  if (lse) {
+    check_result("lse", *lse, given.q.sizes(), dims - 1, aoti_torch_dtype_float32(), "float32", others);
+    check_result("lse", *lse, given.q.sizes(), dims - 1, aoti_torch_dtype_float32(), "float32", {&out});
+  }
+  given.attend(out, lse ? mutable_data_of<float>(*lse) : nullptr, std::move(sequences));
+  return {};
 }
 
 }  // namespace
 
-void add_attention(CpuKernels& kernels) { kernels.add<&suffix_attention>("suffix_attention"); }
+void add_attention(CpuKernels& kernels) {
+  kernels.add<&suffix_attention>("suffix_attention");
+  kernels.add<&suffix_attention_into>("suffix_attention_into");
+}
 
 }  // namespace LSP_NAMESPACE

@@ -2,11 +2,12 @@
 // after expand), with the other cache, or with the tokens of the pass.
 #pragma once
 
-#include "errors.h"
-#include "tensors.h"
+#include "checks.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
 #include <string>
 
 namespace LSP_NAMESPACE {
@@ -82,6 +83,17 @@ inline void check_overlap(const Tensor& q, const Tensor& k, const Tensor& v, con
         fail(std::string("Invalid ") + token_names[j] + ": expected memory outside of the caches, got memory of " + cache_names[i]);
   }
   if (caches[0].shares_with(caches[1])) fail("Invalid v_cache: expected memory of its own, got memory of k_cache");
+}
+
+// A result that the caller gives: contiguous, of these sizes, and memory of its own.
+inline void check_result(const char* name, const Tensor& result, const int64_t* sizes, int64_t dims, int32_t dtype,
+                         const char* its_dtype, std::initializer_list<const Tensor*> others) {
+  if (result.dim() != dims || !std::equal(sizes, sizes + dims, result.sizes())) fail_shape(name, "the shape of the queries", result);
+  check_dtype(name, result, dtype, its_dtype);
+  if (!result.is_contiguous()) fail(std::string("Invalid strides of ") + name + ": expected contiguous, got others");
+  const Extent own(result);
+  for (const Tensor* other : others)
+    if (own.meets(Extent(*other))) fail(std::string("Invalid ") + name + ": expected memory of its own, got memory of another operand");
 }
 
 }  // namespace LSP_NAMESPACE

@@ -25,7 +25,7 @@ from ._checks import (
     check_stats,
     check_tables,
 )
-from ._overlap import check_overlap
+from ._overlap import check_overlap, check_results
 from .errors import check_attention_lengths, fail_dtype, values_are_free
 from .rule import PrefixRule
 
@@ -79,6 +79,12 @@ def check_suffix_attention(*arguments: Any, floats: tuple[torch.dtype, ...] = (*
         check_overlap(q, k, v, k_cache, v_cache)
 
 
+def check_suffix_attention_into(*arguments: Any, **options: Any) -> None:
+    *before, out, lse = arguments
+    check_suffix_attention(*before, **options)
+    check_results(dict(zip(("q", "k", "v", "k_cache", "v_cache"), before, strict=False)), out, lse)
+
+
 def select_prefix_values(margins: Tensor, _tokens: Tensor, *rest: Any) -> None:
     cu_rows, n_active, starts, _flags, *rule = rest
     check_sequence_values(margins, margins.dim(), cu_rows, n_active, starts, PrefixRule.of(*rule))
@@ -99,11 +105,13 @@ SHAPES: dict[str, Callable[..., None]] = {
     "select_prefix": check_select_prefix,
     "commit_prefix": check_commit_prefix,
     "suffix_attention": check_suffix_attention,
+    "suffix_attention_into": check_suffix_attention_into,
 }
 VALUES: dict[str, Callable[..., None]] = {
     "select_prefix": select_prefix_values,
     "commit_prefix": commit_prefix_values,
     "suffix_attention": suffix_attention_values,
+    "suffix_attention_into": suffix_attention_values,
 }
 
 

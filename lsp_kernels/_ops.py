@@ -37,6 +37,9 @@ SCHEMAS = {
     "-> (Tensor, Tensor, Tensor, Tensor)",
     "suffix_attention": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
     f"Tensor? append_lens, float scale, {WORKSPACE}) -> Tensor",
+    # The same into memory of the caller, with the log-sum-exp of the scores if there is a tensor for it.
+    "suffix_attention_into": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
+    f"Tensor? append_lens, float scale, {WORKSPACE}, Tensor(e!) out, Tensor(f!)? lse) -> ()",
 }
 
 library = torch.library.Library(NAMESPACE, "DEF")
@@ -115,7 +118,15 @@ def _commit_prefix(
 
 def _suffix_attention(*arguments: Any) -> Tensor:
     *tensors, scale, _partials, _tickets = arguments
-    return reference.suffix_attention(*tensors, scale=scale)
+    out: Tensor = reference.suffix_attention(*tensors, scale=scale)
+    return out
+
+
+def _suffix_attention_into(*arguments: Any) -> None:
+    *tensors, scale, _partials, _tickets, out, lse = arguments
+    _, sums = reference.suffix_attention(*tensors, scale=scale, out=out, return_lse=True)
+    if lse is not None:
+        lse.copy_(sums)
 
 
 def _meta_token_stats(logits: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -149,6 +160,10 @@ def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *rest: Any) -> t
 def _meta_suffix_attention(q: Tensor, *arguments: Any) -> Tensor:
     SHAPES["suffix_attention"](q, *arguments)
     return q.new_empty(q.shape)
+
+
+def _meta_suffix_attention_into(*arguments: Any) -> None:
+    SHAPES["suffix_attention_into"](*arguments)
 
 
 def _served_by_reference(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,4 +227,5 @@ _register("commit", "token_stats", _token_stats, _meta_token_stats)
 _register("commit", "select_prefix", _select_prefix, _meta_select_prefix)
 _register("commit", "commit_prefix", _commit_prefix, _meta_commit_prefix)
 _register("attention", "suffix_attention", _suffix_attention, _meta_suffix_attention)
+_register("attention", "suffix_attention_into", _suffix_attention_into, _meta_suffix_attention_into)
 cpp, cpp_reason = _load_cpp()

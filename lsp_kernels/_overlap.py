@@ -11,17 +11,20 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses import FakeTensor
 
+from .errors import check_device, check_tensor, fail_dtype, fail_shape
+
 Layout = list[tuple[int, int]]  # (stride, size) of every dimension with more than one element, by falling stride
 
 
 def check_overlap(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+    """Raises if a cache that is written shares memory."""
     caches = {"k_cache": k_cache, "v_cache": v_cache}
     for name, cache in caches.items():
         if overlaps_itself(cache):
             raise ValueError(
                 f"Invalid strides of {name}: expected an element of its own for every index, got {cache.stride()}"
             )
-    if torch.compiler.is_compiling() or any(not has_address(x) for x in (q, k, v, k_cache, v_cache)):
+    if not have_addresses(q, k, v, k_cache, v_cache):
         return
     for cache_name, cache in caches.items():
         for name, tokens in (("q", q), ("k", k), ("v", v)):
@@ -31,8 +34,36 @@ def check_overlap(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Ten
         raise ValueError("Invalid v_cache: expected memory of its own, got memory of k_cache")
 
 
-def has_address(tensor: Tensor) -> bool:
-    return not (tensor.is_meta or isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor))
+def check_results(operands: dict[str, Tensor], out: Tensor, lse: Tensor | None) -> None:
+    """Raises unless `out` and `lse` are contiguous, of the right shape and dtype, and memory of their own."""
+    q = operands["q"]
+    sums = torch.promote_types(q.dtype, torch.float32)
+    for name, result, shape, dtype in (("out", out, q.shape, q.dtype), ("lse", lse, q.shape[:-1], sums)):
+        if result is None:
+            continue
+        check_tensor(name, result)
+        check_device(name, result, q)
+        if result.shape != shape:
+            fail_shape(name, str(list(shape)), result)
+        if result.dtype != dtype:
+            fail_dtype(name, str(dtype), result)
+        if not result.is_contiguous():
+            raise ValueError(f"Invalid strides of {name}: expected contiguous, got {result.stride()}")
+        if result.requires_grad and result.is_leaf:
+            raise ValueError(
+                f"Invalid {name}: expected a tensor that can be written, got a leaf that requires a gradient"
+            )
+        for other, operand in operands.items():
+            if have_addresses(result, operand) and meet(result, operand):
+                raise ValueError(f"Invalid {name}: expected memory of its own, got memory of {other}")
+        operands[name] = result
+
+
+def have_addresses(*tensors: Tensor) -> bool:
+    """Whether all tensors have memory; while torch traces, and on meta tensors, there is none."""
+    return not torch.compiler.is_compiling() and not any(
+        x.is_meta or isinstance(x, FakeTensor) or is_functorch_wrapped_tensor(x) for x in tensors
+    )
 
 
 def layout(tensor: Tensor) -> Layout:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -14,7 +16,9 @@ from .triton.configs.attention import tiles_of, workspace_of
 from .workspace import Workspace, reserve
 
 NOTHING = None, None  # no workspace
-_suffix_attention = operators.suffix_attention.default  # looked up once: it takes longer than the checks
+# Looked up once: it takes longer than the checks.
+_suffix_attention = operators.suffix_attention.default
+_suffix_attention_into = operators.suffix_attention_into.default
 
 
 def suffix_attention(
@@ -29,7 +33,9 @@ def suffix_attention(
     *,
     scale: float | None = None,
     workspace: Workspace | None = None,
-) -> Tensor:
+    out: Tensor | None = None,
+    return_lse: bool = False,
+) -> Any:
     """Attends to the frozen prefix in the cache and to the tokens of the pass, and appends to the cache, in one launch.
 
     Every query of sequence b sees the first ``prefix_lens[b]`` slots of the cache and all tokens of its own sequence in
@@ -57,12 +63,26 @@ def suffix_attention(
         Factor of the scores, by default 1 / sqrt(D).
     workspace : Workspace, optional
         Saves an allocation and a memset on a GPU, where several programs share a long prefix.
+    out : Tensor, shape and dtype of q, contiguous, optional
+        Where to write the output. It may share no memory with the other tensors.
+    return_lse : bool
+        Whether to return the log-sum-exp of the scores too, by which two partial attentions can be merged.
 
     Returns
     -------
     Tensor
         Shape and dtype of q, contiguous. A key that scores -inf has weight 0; where all keys of a query score -inf,
         the output is 0, as torch's attention defines it. A score that is NaN or +inf makes the output NaN.
+    lse : Tensor, float32 [T, Hq] or [B, N, Hq], with `return_lse` only
+        log sum exp(scale q k) over the keys that the query sees; -inf where all of them score -inf.
+
+    Notes
+    -----
+    How exact it is, as tested against the definition in float64: for q and k of unit size, an element is wrong by at
+    most 1e-5 in float32, and in bfloat16 and float16 by 2^-8 and 2^-11 times the largest absolute value in v plus 1e-5
+    on a CPU. On a GPU the 16-bit dtypes may be wrong by twice as much, because the weights of the softmax are rounded
+    too. On any operands the error is at most that of torch's own attention in the same dtype on the same keys plus 1e-5
+    on a CPU, and twice that plus 1e-5 on a GPU. `lse` is wrong by at most 1e-5 plus 1e-6 times its size.
 
     Examples
     --------
@@ -84,18 +104,28 @@ def suffix_attention(
         shared = NOTHING if workspace is None else reserve(workspace, q.device, workspace_of, q, k_cache)
         if k_cache.requires_grad or v_cache.requires_grad:
             check_leaves(k_cache, v_cache, append_lens)
-        out: Tensor = _suffix_attention(*tensors, scale, *shared)
+        if out is None and not return_lse:
+            result = _suffix_attention(*tensors, scale, *shared)
+        else:
+            result = q.new_empty(q.shape) if out is None else out
+            lse = q.new_empty(q.shape[:-1], dtype=torch.float32) if return_lse else None
+            if result.requires_grad:  # a leaf is refused, which C++ cannot tell
+                explain("suffix_attention_into", *tensors, scale, *NOTHING, result, lse)
+            _suffix_attention_into(*tensors, scale, *shared, result, lse)
     except Exception:
         check_attention(*tensors)
         scale = q.size(-1) ** -0.5 if scale is None else as_scale(scale)
-        explain("suffix_attention", *tensors, scale, *NOTHING)
+        explain("suffix_attention_into", *tensors, scale, *NOTHING, q.new_empty(q.shape) if out is None else out, None)
         if q.dtype != torch.float64:
             raise
         with torch.no_grad():
-            out = reference.suffix_attention(*tensors, scale=scale)
-    if append_lens is not None and not torch.compiler.is_compiling():  # compiled code knows from the schema
-        increment_version((k_cache, v_cache))
-    return out
+            result, lse = reference.suffix_attention(*tensors, scale=scale, out=out, return_lse=True)
+    if not torch.compiler.is_compiling():  # compiled code knows from the schema what is written
+        if append_lens is not None:
+            increment_version((k_cache, v_cache))
+        if out is not None:
+            increment_version(out)
+    return (result, lse) if return_lse else result
 
 
 def warmup_attention(

@@ -157,7 +157,7 @@ class PrefixCache:
             raise ValueError(
                 f"Invalid append: expected at most {q.size(0)} (the tokens of the pass) in all, got {self._append}"
             )
-        out = suffix_attention(
+        out: Tensor = suffix_attention(
             q,
             k,
             v,

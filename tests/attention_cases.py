@@ -199,6 +199,52 @@ def assert_same_bits(a: Tensor, b: Tensor) -> None:
     assert torch.equal(a.contiguous().view(integer), b.contiguous().view(integer))
 
 
+TOLERANCES = {torch.float32: 0.0, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # times the largest value, plus 1e-5
+
+
+def check_stated(call: Call, case: AttentionCase, factor: float = 1.0) -> None:
+    """The output is as exact as the docstring says for operands of unit size."""
+    truth = case.double().with_fresh_cache().run(reference.suffix_attention)
+    values = max(largest(case.v), largest(case.v_cache.nan_to_num()))
+    error = largest(case.with_fresh_cache().run(call).double() - truth)
+    assert error <= factor * TOLERANCES[case.q.dtype] * values + 1e-5
+
+
+def check_lse(call: Call, case: AttentionCase, **options: object) -> None:
+    """The output is the same as without the log-sum-exp, which is that of the definition in float64."""
+    plain = case.with_fresh_cache().run(call, **options)
+    ours = case.with_fresh_cache()
+    out, lse = ours.run(call, return_lse=True, **options)
+    assert_same_bits(out, plain)
+    assert lse.is_contiguous()
+    _, truth = case.double().with_fresh_cache().run(reference.suffix_attention, return_lse=True)
+    torch.testing.assert_close(lse, truth.float(), rtol=1e-6, atol=1e-5)
+
+
+def check_merge(call: Call, case: AttentionCase, factor: float = 1.0) -> None:
+    """Attention to the frozen prefix alone and to the pass alone, merged by their log-sum-exps, is the whole.
+
+    The part that sees the prefix has one key of the pass, which scores -inf.
+    """
+    nobody = AttentionCase(**vars(case.with_fresh_cache()))
+    nobody.prefix_lens = torch.zeros_like(case.prefix_lens)
+    suffix, suffix_lse = nobody.run(call, return_lse=True)
+    hidden = AttentionCase(**vars(case.with_fresh_cache()))
+    hidden.q, hidden.k = (torch.nn.functional.pad(x, (0, 16)) for x in (case.q, case.k))
+    hidden.q[..., -1], hidden.k[..., -1] = 1.0, -math.inf
+    hidden.v = torch.nn.functional.pad(case.v, (0, 16))
+    hidden.k_cache, hidden.v_cache = (torch.nn.functional.pad(x, (0, 16)) for x in (case.k_cache, case.v_cache))
+    hidden.scale = case.q.size(-1) ** -0.5 if case.scale is None else case.scale
+    prefix, prefix_lse = hidden.run(call, return_lse=True)
+    weights = torch.stack([prefix_lse, suffix_lse]).softmax(0)[..., None]
+    merged = weights[0] * prefix[..., :-16].float() + weights[1] * suffix.float()
+    whole = case.double().with_fresh_cache().run(reference.suffix_attention)
+    torchs = largest(sdpa(case).double() - whole)
+    assert largest(merged.double() - whole) <= 2 * factor * torchs + 1e-5
+    total = case.double().with_fresh_cache().run(reference.suffix_attention, return_lse=True)[1]
+    torch.testing.assert_close(torch.logaddexp(prefix_lse, suffix_lse), total.float(), rtol=1e-6, atol=1e-5)
+
+
 HIDDEN = [
     pytest.param([5], [300], slice(0, 140), id="the first chunks"),
     pytest.param([5], [300], slice(130, 300), id="the last chunks"),
@@ -236,3 +282,6 @@ def check_nothing_seen(call: Call, case: AttentionCase) -> None:
     assert not out[..., :group, :].any()
     assert_same_bits(out[..., group:, :], expected[..., group:, :])
     assert not sdpa(case)[..., :group, :].any()
+    _, lse = case.with_fresh_cache().run(call, return_lse=True)
+    assert (lse[..., :group] == -math.inf).all()
+    assert lse[..., group:].isfinite().all()

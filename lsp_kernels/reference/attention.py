@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,13 +21,16 @@ def suffix_attention(
     append_lens: Tensor | None = None,
     *,
     scale: float | None = None,
-) -> Tensor:
+    out: Tensor | None = None,
+    return_lse: bool = False,
+) -> Any:
     """Attention to the frozen prefix and the pass, and the append; arguments as in `lsp_kernels.suffix_attention`."""
     capacity = k_cache.size(2)
     scale = q.size(-1) ** -0.5 if scale is None else scale
-    out = q.new_empty(q.shape)
-    sequences = zip(*(_split(x, cu_seqlens) for x in (q, k, v, out)), strict=True)
-    for b, (queries, keys, values, result) in enumerate(sequences):
+    out = q.new_empty(q.shape) if out is None else out
+    lse = q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
+    sequences = zip(*(_split(x, cu_seqlens) for x in (q, k, v, out, lse)), strict=True)
+    for b, (queries, keys, values, result, sums) in enumerate(sequences):
         prefix = min(max(int(prefix_lens[b]), 0), capacity)
         wanted = 0 if append_lens is None else int(append_lens[b])
         append = min(max(wanted, 0), keys.size(0), capacity - prefix)
@@ -34,26 +38,28 @@ def suffix_attention(
             torch.cat([cache[b, :, :prefix], new.transpose(0, 1)], dim=1)  # [Hkv, P + n, D]
             for cache, new in ((k_cache, keys), (v_cache, values))
         )
-        result.copy_(_attend(queries, seen_k, seen_v, scale))
+        attended, scores = _attend(queries, seen_k, seen_v, scale)
+        result.copy_(attended)
+        sums.copy_(scores.logsumexp(-1).transpose(0, 1))
         k_cache[b, :, prefix : prefix + append] = keys[:append].transpose(0, 1)
         v_cache[b, :, prefix : prefix + append] = values[:append].transpose(0, 1)
-    return out
+    return (out, lse) if return_lse else out
 
 
 def _split(x: Tensor, cu_seqlens: Tensor | None) -> list[Tensor]:
-    """Views of the sequences of a batch [B, N, H, D] or of packed tokens [T, H, D]."""
+    """Views of the sequences of a batch [B, N, ...] or of packed tokens [T, ...]."""
     if cu_seqlens is None:
         return list(x.unbind(0))
     borders = cu_seqlens.clamp(0, x.size(0)).tolist()
     return [x[begin:end] for begin, end in pairwise(borders)]
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Attention of one sequence: queries [n, Hq, D] on keys and values [Hkv, m, D]."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention of one sequence, queries [n, Hq, D] on keys and values [Hkv, m, D], and the scores [Hq, n, m]."""
     exact = torch.promote_types(q.dtype, torch.float32)
     group = q.size(1) // k.size(0)
     k, v = (x.to(exact).repeat_interleave(group, dim=0) for x in (k, v))
     scores = q.to(exact).transpose(0, 1) @ k.transpose(1, 2) * scale  # [Hq, n, m]
     nothing = (scores == -math.inf).all(-1, keepdim=True)  # softmax is NaN there
     weights = scores.softmax(-1).masked_fill(nothing, 0.0)
-    return (weights @ v).transpose(0, 1)
+    return (weights @ v).transpose(0, 1), scores

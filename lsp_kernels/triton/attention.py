@@ -9,6 +9,8 @@ grid depends on shapes alone; lengths are read on the device and clamped, so wro
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -16,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .._checks import FLOATS
-from .._operands import check_suffix_attention
+from .._operands import check_suffix_attention, check_suffix_attention_into
 from .configs import attention as configs
 from .ticket import publish, shared_memory
 
@@ -261,37 +263,46 @@ def attention_kernel(
 
 
 def suffix_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    cu_seqlens: Tensor | None,
-    prefix_lens: Tensor,
-    append_lens: Tensor | None,
-    scale: float,
-    partials: Tensor | None,
-    tickets: Tensor | None,
-    *,
-    splits: int | None = None,
-    config: configs.AttentionConfig | None = None,
+    *operands: Any, splits: int | None = None, config: configs.AttentionConfig | None = None
 ) -> Tensor:
     """The operator ``suffix_attention``; `splits` and `config` are chosen from the shapes unless they are given."""
-    check_suffix_attention(
-        q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, partials, tickets, floats=FLOATS
-    )
+    check_suffix_attention(*operands, floats=FLOATS)
+    q: Tensor = operands[0]
     out = q.new_empty(q.shape)
+    launch(operands, out, splits, config)
+    return out
+
+
+def suffix_attention_into(
+    *operands: Any, splits: int | None = None, config: configs.AttentionConfig | None = None
+) -> None:
+    """The operator ``suffix_attention_into``."""
+    check_suffix_attention_into(*operands, floats=FLOATS)
+    *before, out, lse = operands
+    if lse is not None:
+        raise ValueError("Invalid return_lse: expected False on a GPU, got True")
+    launch(before, out, splits, config)
+
+
+def launch(
+    operands: Sequence[Any],
+    out: Tensor,
+    splits: int | None,
+    config: configs.AttentionConfig | None,
+) -> None:
+    """Launches the kernel on checked operands of ``suffix_attention``."""
+    q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, partials, tickets = operands
     if out.numel() == 0 or k_cache.size(0) == 0:
-        return out
-    launch = configs.launch_of(q, k_cache, splits, config)
+        return
+    plan = configs.launch_of(q, k_cache, splits, config)
     shared: tuple[Tensor | None, Tensor | None] = None, None
-    if launch.splits > 1:
-        partials, tickets = shared_memory(partials, tickets, launch.partials, launch.tickets, q.device)
+    if plan.splits > 1:
+        partials, tickets = shared_memory(partials, tickets, plan.partials, plan.tickets, q.device)
         shared = partials.view(torch.float32), tickets
     strides = [s for x in (q, k, v) for s in (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))]
     strides += [s for x in (k_cache, v_cache) for s in x.stride()[:3]]
-    tile = launch.config
-    attention_kernel[(launch.tiles * launch.splits, k_cache.size(1))](
+    tile = plan.config
+    attention_kernel[(plan.tiles * plan.splits, k_cache.size(1))](
         q,
         k,
         v,
@@ -306,21 +317,20 @@ def suffix_attention(
         k_cache.size(0),
         q.size(-3),
         k_cache.size(2),
-        launch.splits,
-        launch.least,
+        plan.splits,
+        plan.least,
         scale * LOG2E,
-        G=launch.group,
+        G=plan.group,
         D=q.size(-1),
-        DP=launch.padded,
+        DP=plan.padded,
         BM=tile.rows,
         BN=tile.keys,
-        SPLIT=launch.splits > 1,
+        SPLIT=plan.splits > 1,
         WIDE=is_wide(q, k, v, k_cache, v_cache),
         WAIT=tile.wait,
         CHUNK=configs.BORDERS,
         **tile.options,
     )
-    return out
 
 
 def is_wide(q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:

@@ -187,6 +187,19 @@ class Fuzz:
         lens = [self.integers(prefixes), self.maybe(self.integers(appends))]
         return [q, k, v, k_cache, v_cache, borders, *lens, scale, *self.room()]
 
+    def suffix_attention_into(self) -> list[Any]:
+        operands = self.suffix_attention()
+        q = operands[0]
+        out, lse = self.result(q, list(q.shape), q.dtype), self.result(q, list(q.shape[:-1]), torch.float32)
+        return [*operands, out, self.maybe(lse)]
+
+    def result(self, q: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:
+        """Contiguous, unless something is to be wrong."""
+        if self.chance(self.wrong):
+            return self.random.choice([q, self.tensor(shape, dtype)])
+        out = torch.frombuffer(between_guards(max(math.prod(shape), 1) * dtype.itemsize, True), dtype=dtype)
+        return out[: math.prod(shape)].view(shape)
+
 
 def describe(name: str, operands: list[Any]) -> str:
     def one(x: Any) -> str:
@@ -197,7 +210,7 @@ def describe(name: str, operands: list[Any]) -> str:
 
 def main(seed: int, count: int) -> None:
     fuzz, served, refused = Fuzz(seed), 0, 0
-    names = ("token_stats", "select_prefix", "commit_prefix", "suffix_attention")
+    names = ("token_stats", "select_prefix", "commit_prefix", "suffix_attention", "suffix_attention_into")
     for i in range(count):
         kept.clear()
         name = names[i % len(names)]
@@ -212,7 +225,7 @@ def main(seed: int, count: int) -> None:
                 raise AssertionError("good operands were refused") from error
             refused += 1
         else:
-            for out in result if isinstance(result, tuple) else (result,):
+            for out in result if isinstance(result, tuple) else (result,) if result is not None else ():
                 out.clone()
             served += 1
     print(served, refused)

@@ -14,13 +14,17 @@ import lsp_kernels
 from lsp_kernels import suffix_attention
 from tests.attention_cases import (
     HIDDEN,
+    TOLERANCES,
     AttentionCase,
     appended,
     assert_same_bits,
     attention_cases,
     check_attention,
     check_hidden,
+    check_lse,
+    check_merge,
     check_nothing_seen,
+    check_stated,
     hide,
     make_case,
 )
@@ -48,6 +52,12 @@ LARGE = [
 @pytest.mark.parametrize(("suffixes", "prefixes", "appends", "options"), LARGE)
 def test_at_real_lengths(backend, suffixes, prefixes, appends, options, dtype) -> None:
     check_attention(backend.suffix_attention, make_case(suffixes, prefixes, appends, dtype=dtype, **options))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("suffixes", "prefixes", "appends", "options"), LARGE[:-1])
+def test_the_stated_tolerances_hold(backend, suffixes, prefixes, appends, options, dtype) -> None:
+    check_stated(backend.suffix_attention, make_case(suffixes, prefixes, appends, dtype=dtype, **options))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -105,6 +115,29 @@ def test_a_query_that_sees_nothing_gives_zero(backend, prefix: int, dtype: torch
     check_nothing_seen(backend.suffix_attention, make_case([5], [prefix], [5], heads=(6, 2), size=64, dtype=dtype))
 
 
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=attention_cases())
+def test_the_log_sum_exp_is_that_of_the_scores(backend, case: AttentionCase) -> None:
+    if case.q.numel():
+        check_lse(backend.suffix_attention, case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"batched": True}, {"scale": 0.5}], ids=str)
+def test_two_partial_attentions_are_merged_by_their_log_sum_exps(backend, dtype, options) -> None:
+    check_merge(backend.suffix_attention, make_case([5, 5], [40, 700], [5, 2], heads=(6, 2), dtype=dtype, **options))
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_the_output_goes_where_the_caller_says(backend, return_lse: bool) -> None:
+    case = make_case([5, 3], [40, 7], [5, 2], heads=(6, 2))
+    expected = case.with_fresh_cache().run(backend.suffix_attention)
+    out = torch.full_like(expected, math.nan)
+    given = case.with_fresh_cache().run(backend.suffix_attention, out=out, return_lse=return_lse)
+    assert (given[0] if return_lse else given) is out
+    assert_same_bits(out, expected)
+
+
 @pytest.mark.parametrize("prefix", [30, 1400])
 def test_a_nan_is_not_taken_for_nothing_seen(backend, prefix: int) -> None:
     case = make_case([5], [prefix], None, heads=(1, 1))
@@ -138,6 +171,31 @@ def test_opcheck(batched: bool, dtype: torch.dtype) -> None:
     tensors = (case.q, case.k, case.v, case.k_cache, case.v_cache, case.cu_seqlens)
     arguments = (*tensors, case.prefix_lens, case.append_lens, 0.3, None, None)
     torch.library.opcheck(torch.ops.lsp.suffix_attention.default, arguments)
+
+
+@pytest.mark.parametrize("with_lse", [False, True])
+def test_opcheck_with_an_output(with_lse: bool) -> None:
+    case = make_case([5, 5], [4, 9], [2, 5])
+    case.k_cache.nan_to_num_(), case.v_cache.nan_to_num_()
+    tensors = (case.q, case.k, case.v, case.k_cache, case.v_cache, case.cu_seqlens)
+    results = (torch.zeros_like(case.q), torch.zeros(case.q.shape[:-1]) if with_lse else None)
+    arguments = (*tensors, case.prefix_lens, case.append_lens, 0.3, None, None, *results)
+    torch.library.opcheck(torch.ops.lsp.suffix_attention_into.default, arguments)
+
+
+def test_the_log_sum_exp_and_the_output_compile_as_one_graph() -> None:
+    case = make_case([5, 3], [4, 9], [2, 3])
+
+    def both(case: AttentionCase, out: torch.Tensor) -> torch.Tensor:
+        _, lse = case.run(suffix_attention, out=out, return_lse=True)
+        return lse
+
+    results = []
+    for call in (both, torch.compile(both, fullgraph=True)):
+        lse = call(case.with_fresh_cache(), out := torch.zeros_like(case.q))
+        results.append((out, lse))
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(eager, compiled)
 
 
 def test_compiles_as_one_graph_that_copies_no_cache() -> None:

@@ -50,6 +50,11 @@ BAD = [
     ({"scale": "1"}, TypeError, "scale: expected a number, got str"),
     ({"scale": math.nan}, ValueError, "scale: expected a finite number, got nan"),
     ({"workspace": 3}, TypeError, "workspace: expected a Workspace, got int"),
+    ({"out": zeros(6, 4, 16)}, ValueError, r"shape of out: expected \[6, 4, 32\], got \[6, 4, 16\]"),
+    ({"out": zeros(6, 4, 32).half()}, TypeError, "dtype of out: expected torch.float32, got torch.float16"),
+    ({"out": zeros(4, 6, 32).transpose(0, 1)}, ValueError, "strides of out: expected contiguous"),
+    ({"out": zeros(6, 4, 32, requires_grad=True)}, ValueError, "out: expected a tensor that can be written, got"),
+    ({"out": [1]}, TypeError, "out: expected a Tensor, got list"),
 ]  # fmt: skip
 
 
@@ -64,6 +69,14 @@ def test_is_refused_and_writes_nothing(wrong: dict, error: type[Exception], mess
         suffix_attention(**(vars(case) | wrong))
     assert_same_bits(case.k_cache, before.k_cache)
     assert_same_bits(case.v_cache, before.v_cache)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "k_cache"])
+def test_an_output_in_the_memory_of_an_operand_is_refused(name: str) -> None:
+    case = make_case([2, 4], [1, 5], [2, 3], heads=(2, 2))
+    out = getattr(case, name).flatten()[: case.q.numel()].view(case.q.shape)
+    with pytest.raises(ValueError, match=f"Invalid out: expected memory of its own, got memory of {name}"):
+        case.run(suffix_attention, out=out)
 
 
 def test_allocates_its_output_and_nothing_else() -> None:

@@ -118,3 +118,12 @@ def test_inference_tensors_are_served() -> None:
     case.run(suffix_attention)
     with torch.inference_mode():
         make_case([3], [2], [3]).run(suffix_attention)
+
+
+def test_an_output_that_is_no_leaf_is_written_and_autograd_sees_it() -> None:
+    case = make_case([3], [2], None)
+    out = torch.zeros(case.q.shape, requires_grad=True) * 1.0
+    before = out._version
+    case.run(suffix_attention, out=out)
+    assert out._version > before
+    assert_same_bits(out.detach(), case.run(suffix_attention))

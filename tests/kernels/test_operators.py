@@ -26,6 +26,9 @@ TABLES = {"flags": VOCABULARY.flags, "suppressed": VOCABULARY.suppressed}
 SEQUENCES = {"cu_rows": ints(0, 2, 6), "n_active": ints(2, 4), "starts": ints(0, 0)}
 
 
+RESULTS = {"out": torch.zeros(6, 4, 32), "lse": torch.zeros(6, 4)}
+
+
 def zeros(*shape: int, **options: Any) -> torch.Tensor:
     return torch.zeros(*shape, **options)
 
@@ -41,6 +44,7 @@ def sound() -> dict[str, dict[str, Any]]:
         "select_prefix": {"margins": zeros(6), "tokens": zeros(6).long(), **SEQUENCES, **flags, **RULE},
         "commit_prefix": {"logits": zeros(6, 10), **SEQUENCES, **TABLES, **RULE, **ROOM},
         "suffix_attention": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM},
+        "suffix_attention_into": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM, **RESULTS},
     }
 
 
@@ -125,11 +129,22 @@ TENSORS = [
     {"scale": math.nan},
     {"scale": math.inf},
 ]  # fmt: skip
+OUTPUTS = [
+    {"out": zeros(6, 4, 16)},
+    {"out": zeros(24, 32)},
+    {"out": zeros(6, 4, 32).half()},
+    {"out": zeros(4, 6, 32).transpose(0, 1)},
+    {"out": zeros(1, 4, 32).expand(6, 4, 32)},
+    {"lse": zeros(6, 4, 1)},
+    {"lse": zeros(6, 4).double()},
+    {"lse": zeros(4, 6).T},
+]
 BAD = {
     "token_stats": [*LOGITS, *VOCABULARIES],
     "select_prefix": [*STATS, *BORDERS, *RULES],
     "commit_prefix": [*LOGITS, *VOCABULARIES, *BORDERS, *RULES, {"logits": zeros(1, 6, 10)}],
     "suffix_attention": TENSORS,
+    "suffix_attention_into": [*TENSORS, *OUTPUTS],
 }
 CASES = [
     pytest.param(name, wrong, id=f"{name} {next(iter(wrong))} {i}") for name in BAD for i, wrong in enumerate(BAD[name])
@@ -144,7 +159,7 @@ def in_cpp(name: str) -> Callable[..., Any]:
 
 def in_triton(name: str) -> Callable[..., Any]:
     import_or_skip("lsp_kernels.triton.ticket")
-    family = "attention" if name == "suffix_attention" else "commit"
+    family = "attention" if "attention" in name else "commit"
     return getattr(import_or_skip(f"lsp_kernels.triton.{family}"), name)
 
 
