@@ -66,13 +66,15 @@ def suffix_attention(
     out : Tensor, shape and dtype of q, contiguous, optional
         Where to write the output. It may share no memory with the other tensors.
     return_lse : bool
-        Whether to return the log-sum-exp of the scores too, by which two partial attentions can be merged.
+        Whether to return the log-sum-exp of the scores too, by which two partial attentions can be merged. Not on a GPU
+        yet.
 
     Returns
     -------
     Tensor
         Shape and dtype of q, contiguous. A key that scores -inf has weight 0; where all keys of a query score -inf,
-        the output is 0, as torch's attention defines it. A score that is NaN or +inf makes the output NaN.
+        the output is 0, as torch's attention defines it. A score that is NaN or +inf makes the output NaN. On a GPU a
+        whole tile of keys that score -inf still gives NaN.
     lse : Tensor, float32 [T, Hq] or [B, N, Hq], with `return_lse` only
         log sum exp(scale q k) over the keys that the query sees; -inf where all of them score -inf.
 
