@@ -102,7 +102,7 @@ def _read(path: Path, n: int) -> list[tuple[str, str]]:
                 if not isinstance(prompt, str) or not isinstance(answer, str | int | float):
                     raise TypeError(f"{type(prompt).__name__} and {type(answer).__name__}")
                 out.append((prompt, str(answer)))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 wanted = 'an object with the texts "prompt" and "answer"'
                 raise ValueError(f"Invalid {path}, line {number}: expected {wanted}, got {error!r}") from None
     if not out:

@@ -177,6 +177,7 @@ def test_a_hostile_folder_still_decodes(folder: Path, stdin: io.StringIO) -> Non
     nothing_ran(folder, stdin)
 
 
+@pytest.mark.parametrize("folder", ["tokenizer.json", "no tokenizer"], indirect=True)
 def test_the_command_runs_nothing_when_stdin_says_yes(folder: Path) -> None:
     own_code(folder)
     command = [sys.executable, "-c", "from lsp.cli import main; main()", "generate", "--model", str(folder), "hello"]

@@ -78,3 +78,16 @@ def test_what_is_wrong_with_a_task_is_said(tmp_path: Path) -> None:
         load_problems(broken, 5)
     with pytest.raises(ValueError, match="Invalid judge: expected number, exact, contains, got 'taste'"):
         load_problems(write(tmp_path / "a.jsonl", {"prompt": "p", "answer": "a"}), 1, judge="taste")
+
+
+@pytest.mark.abuse("result files and traces")
+@pytest.mark.parametrize(
+    "line",
+    [b"\xff\xfe\x00", b"\x89PNG\r\n", b"[1]", b"3", b"null", b'"text"', b"{", b"{}", b"[" * 10**5,
+     b'{"prompt": 3, "answer": "a"}', b'{"prompt": ["a"], "answer": "a"}', b'{"prompt": "p", "answer": [1]}'],
+    ids=lambda line: repr(line[:20]),
+)  # fmt: skip
+def test_a_line_that_is_no_problem_is_named(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "broken.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(ValueError, match=r"Invalid .*broken.jsonl, line 1: expected an object with the texts"):
+        load_problems(tmp_path / "broken.jsonl", 5)
