@@ -17,6 +17,7 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file
 
 import lsp
+from lsp.cli import options
 from lsp.evaluation import grid, results
 from lsp.evaluation.problems import load_problems
 from lsp.models.checkpoint import fingerprint
@@ -63,8 +64,9 @@ def tune(run: Callable[..., Ran], out: Path, *more: object, task: object = "coun
     ids=lambda content: repr(content[:20]),
 )
 def test_a_file_that_was_not_begun_here_is_not_changed(
-    fails: Callable[..., None], tmp_path: Path, content: bytes
+    fails: Callable[..., None], tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(options, "load_model", lambda *_: pytest.fail("the work has begun"))
     path = tmp_path / "mine.jsonl"
     path.write_bytes(content)
     fails(2, "got another one, which is not changed", "tune", path, "--task", "countdown", *NEW)

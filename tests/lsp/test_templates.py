@@ -52,6 +52,7 @@ HOSTILE = {
     "repeats a list": "{{ [0] * 10000000000 }}",
     "doubles": "{% set n = namespace(x='x') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
     "pads": "{{ 'x'.ljust(10**10) }}",
+    "keeps a gigabyte to itself": "{% set x = messages[0].role * 250000000 %}short",
     "formats": "{{ '%10000000000d' | format(1) }}",
     "indents": "{{ 'x\nx' | indent(10**10) }}",
     "multiplies": "{{ 7 ** (7 ** 9) }}",

@@ -183,6 +183,15 @@ def test_a_number_that_nobody_looked_at_does_not_stop_a_trace(scheduler: lsp.Sch
 
 
 @abuse
+def test_a_reason_is_given_no_number_that_is_none() -> None:
+    class Curious(lsp.FixedPrefix):
+        def reason(self, seen: PassRecord) -> str:
+            return str(seen.confidence[-1])
+
+    assert [step.reason for step in traces.broken_ahead(Curious(1)).steps][:2] == ["None", "None"]
+
+
+@abuse
 def test_a_number_that_the_scheduler_needs_stops_it_with_and_without_a_trace() -> None:
     def forward(ids: torch.Tensor) -> torch.Tensor:
         logits = torch.zeros(1, ids.size(1), 7)
