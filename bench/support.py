@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bench.sizes import sized
 from lsp.models import Transformer
-from lsp.models.llada import LLADA
+from lsp.models.loading import read_config
 from lsp_kernels import PrefixRule, Vocabulary
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -38,9 +38,10 @@ def random_model(vocab_size: int, d_model: int, n_layers: int, n_heads: int, mlp
     public = {
         "model_type": "llada", "vocab_size": vocab_size, "d_model": d_model, "n_layers": n_layers, "n_heads": n_heads,
         "mlp_hidden_size": mlp_size, "max_sequence_length": 8192, "rope_theta": 5e5, "weight_tying": False,
-        "mask_token_id": 0, "eos_token_id": 1,
+        "mask_token_id": 0, "eos_token_id": 1, "block_type": "llama", "activation_type": "silu",
+        "layer_norm_type": "rms", "rope": True, "embedding_size": vocab_size,
     }  # fmt: skip
-    model = Transformer(LLADA.read(public))
+    model = Transformer(read_config(public))
     for weight in model.parameters():
         if weight.dim() == 2:
             torch.nn.init.normal_(weight, std=2.8 * d_model**-0.5)

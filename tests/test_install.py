@@ -18,6 +18,7 @@ import pytest
 
 from lsp.extras import EXTRAS
 from lsp_kernels import info
+from lsp_kernels._ops import SCHEMAS
 from tests.install.compiler import compiler
 from tests.install.environments import NO_COMPILER, Environment, copy_of_the_source
 from tests.support import ROOT
@@ -76,7 +77,7 @@ def test_the_extension_needs_no_torch_to_build_and_serves(source: Path, tmp_path
         archive.extractall(tmp_path / "elsewhere")
     report = run("-m", "lsp_kernels.info", cwd=tmp_path / "elsewhere").stdout
     assert f"{tmp_path / 'elsewhere'}/lsp_kernels/_C" in report
-    assert report.count("CPU: C++") == 4
+    assert report.count("CPU: C++") == len(SCHEMAS)
 
 
 @pytest.mark.parametrize("missing", ["/nonexistent/c++", "false"], ids=["no compiler", "a compiler that fails"])
@@ -265,7 +266,7 @@ def test_pip_installs_where_there_is_no_compiler(source: Path, tmp_path: Path) -
     environment = Environment(tmp_path / "environment", Path(torch.__file__).parents[1])
     environment.out("pip install -q --no-build-isolation --no-deps .", source, **NO_COMPILER)
     report = environment.out("python -m lsp_kernels.info", tmp_path)
-    assert report.count("CPU: reference") == 4
+    assert report.count("CPU: reference") == len(SCHEMAS)
     assert str(environment.packages) in environment.out(
         "python -c 'import lsp_kernels; print(lsp_kernels.__file__)'", tmp_path
     )

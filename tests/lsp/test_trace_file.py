@@ -202,7 +202,7 @@ def test_a_number_that_the_scheduler_needs_stops_it_with_and_without_a_trace() -
     for decode in (lsp.generate, lsp.trace):
         with pytest.raises(lsp.DecodingError, match="sequence 0, pass 2"):
             decode(model, [1], max_new_tokens=3, scheduler=lsp.FixedPrefix(1))
-        with pytest.raises(lsp.DecodingError, match="sequence 0, step 0"):
+        with pytest.raises(lsp.DecodingError, match="sequence 0, pass 0"):
             decode(model, [1], max_new_tokens=3, scheduler=lsp.Threshold(0.9))
 
 
