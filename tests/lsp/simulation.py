@@ -97,7 +97,8 @@ def simulate(
         }
         here = [p for p in scored if p < block_end]
         left = tokens.count(None)
-        seen = Seen(scored, here, (new - left) / new, len(tokens), set(delimiters), ends)
+        logits = {p: list(map(float, rows[p - 1 if shifted else p])) for p in scored}
+        seen = Seen(scored, here, (new - left) / new, len(tokens), set(delimiters), ends, logits)
         chosen = {p: scored[p].token for p in sorted(rule(scheduler, seen))}
         for p in range(frozen, frozen + append):
             slots = slots | {p: (index, tokens[p])}
@@ -137,6 +138,7 @@ class Seen:
     end: int
     delimiters: set[int]
     stops: set[int]
+    logits: dict[int, list[float]]  # the same values in another order may round to other log-odds in float32
 
     @property
     def margins(self) -> list[float]:
@@ -148,7 +150,7 @@ class Seen:
         rows = self.rows
         ranked = sorted(self.here, key=lambda p: (-rows[p].log_odds, p))
         for p, q in pairwise(ranked):
-            if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and rows[p] != rows[q]:
+            if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and self.logits[p] != self.logits[q]:
                 raise Ambiguous
         return ranked
 
