@@ -139,12 +139,15 @@ def warmup_attention(
     cu_seqlens: Tensor | None,
     prefix_lens: Tensor,
     append_lens: Tensor | None = None,
+    *,
+    return_lse: bool = False,
 ) -> None:
     """Compiles the GPU kernels for calls of `suffix_attention` like this one, with any number of tokens and lengths.
 
     The first call of an operation compiles its kernel, which takes seconds and fails inside a CUDA graph capture. The
     arguments are those of `suffix_attention`; the cache stays as it is. Calls with another number of heads, without
-    `append_lens` or with strides of another divisibility by 16 use other kernels. On a CPU there is nothing to compile.
+    `append_lens`, with another `return_lse` or with strides of another divisibility by 16 use other kernels. On a CPU
+    there is nothing to compile.
 
     Examples
     --------
@@ -161,9 +164,10 @@ def warmup_attention(
 
     none = torch.zeros_like(prefix_lens)
     lengths = (cu_seqlens, none, None if append_lens is None else none)
+    out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.float32) if return_lse else None
     with torch.cuda.device(q.device):
         for config in tiles_of(q):
             for splits in (1, 2):
-                kernels.suffix_attention(
-                    q, k, v, k_cache, v_cache, *lengths, 1.0, None, None, splits=splits, config=config
+                kernels.suffix_attention_into(
+                    q, k, v, k_cache, v_cache, *lengths, 1.0, None, None, out, lse, splits=splits, config=config
                 )

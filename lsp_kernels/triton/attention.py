@@ -24,11 +24,18 @@ from .ticket import publish, shared_memory
 
 APPEND = tl.constexpr(16)  # tokens that a program copies to the cache at once
 LOG2E = math.log2(math.e)
+LN2 = tl.constexpr(math.log(2.0))
 
 
 @triton.jit
 def clamp(x, low, high):
     return tl.minimum(tl.maximum(x, low), high)
+
+
+@triton.jit
+def finite(largest):
+    """What is subtracted from scores: their maximum, or 0 as long as all are -inf, because -inf - -inf is NaN."""
+    return tl.where(largest == float("-inf"), 0.0, largest)
 
 
 @triton.jit
@@ -113,8 +120,9 @@ def attend(
         b_s = tl.dot(b_q, b_k, input_precision="ieee") * scale
         b_s = tl.where(m_n[None, :], b_s, float("-inf"))
         b_new = tl.maximum(b_max, tl.max(b_s, 1))
-        b_p = tl.exp2(b_s - b_new[:, None])
-        rescale = tl.exp2(b_max - b_new)
+        base = finite(b_new)
+        b_p = tl.exp2(b_s - base[:, None])
+        rescale = tl.exp2(b_max - base)
         b_sum = b_sum * rescale + tl.sum(b_p, 1)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * rescale[:, None], input_precision="ieee")
         b_max = b_new
@@ -133,14 +141,27 @@ def merge_splits(p_o, p_max, active, BM: tl.constexpr, DP: tl.constexpr):
         b_m = tl.load(p_max + o_m, cache_modifier=".cg")
         b_l = tl.load(p_max + BM + o_m, cache_modifier=".cg")
         b_new = tl.maximum(b_max, b_m)
-        mine = tl.exp2(b_max - b_new)
-        other = tl.exp2(b_m - b_new)
+        base = finite(b_new)
+        mine = tl.exp2(b_max - base)
+        other = tl.exp2(b_m - base)
         b_o = b_o * mine[:, None] + tl.load(p_o + o_o, cache_modifier=".cg") * other[:, None]
         b_sum = b_sum * mine + b_l * other
         b_max = b_new
         p_o += BM * DP
         p_max += 2 * BM
-    return b_o / b_sum[:, None]
+    return b_o, b_max, b_sum
+
+
+@triton.jit
+def write_rows(p_out, p_lse, b_o, b_max, b_sum, m_q, m_row):
+    """Stores the rows of a tile, and the log-sum-exp of their scores if there is a place for it.
+
+    Where all scores are -inf the sum is 0, the output is 0 and the log-sum-exp is -inf.
+    """
+    total = tl.where(b_sum == 0.0, 1.0, b_sum)
+    tl.store(p_out, (b_o / total[:, None]).to(p_out.dtype.element_ty), mask=m_q)
+    if p_lse is not None:
+        tl.store(p_lse, (b_max + tl.log2(total)) * LN2, mask=m_row)
 
 
 @triton.jit(do_not_specialize=["batch", "length", "capacity", "splits", "least"])
@@ -151,6 +172,7 @@ def attention_kernel(
     kc_ptr,
     vc_ptr,
     out_ptr,
+    lse_ptr,
     cu_ptr,
     prefix_ptr,
     append_ptr,
@@ -244,8 +266,12 @@ def attention_kernel(
         if cu_ptr is None:
             t64 += b64 * length
         p_out = out_ptr + ((t64 + token) * heads + i_h * G) * D + (o_t * heads + o_h)[:, None] * D + o_d[None, :]
+        m_row = row + o_m < rows
+        p_lse = None
+        if lse_ptr is not None:
+            p_lse = lse_ptr + ((t64 + token) * heads + i_h * G) + (o_t * heads + o_h)
         if active == 1:
-            tl.store(p_out, (b_o / b_sum[:, None]).to(out_ptr.dtype.element_ty), mask=m_q)
+            write_rows(p_out, p_lse, b_o, b_max, b_sum, m_q, m_row)
         elif SPLIT:
             i_tile = i_t * tl.num_programs(1) + i_h
             slots = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
@@ -257,8 +283,8 @@ def attention_kernel(
             tl.store(p_max + i_s * (2 * BM) + BM + o_m, b_sum)
             publish(WAIT)
             if tl.atomic_add(ticket_ptr + i_tile, 1, sem="acq_rel", scope="gpu") == active - 1:
-                b_out = merge_splits(p_o, p_max, active, BM, DP)
-                tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_q)
+                b_all, b_top, b_total = merge_splits(p_o, p_max, active, BM, DP)
+                write_rows(p_out, p_lse, b_all, b_top, b_total, m_q, m_row)
                 tl.store(ticket_ptr + i_tile, 0)
 
 
@@ -269,7 +295,7 @@ def suffix_attention(
     check_suffix_attention(*operands, floats=FLOATS)
     q: Tensor = operands[0]
     out = q.new_empty(q.shape)
-    launch(operands, out, splits, config)
+    launch(operands, out, None, splits, config)
     return out
 
 
@@ -279,14 +305,13 @@ def suffix_attention_into(
     """The operator ``suffix_attention_into``."""
     check_suffix_attention_into(*operands, floats=FLOATS)
     *before, out, lse = operands
-    if lse is not None:
-        raise ValueError("Invalid return_lse: expected False on a GPU, got True")
-    launch(before, out, splits, config)
+    launch(before, out, lse, splits, config)
 
 
 def launch(
     operands: Sequence[Any],
     out: Tensor,
+    lse: Tensor | None,
     splits: int | None,
     config: configs.AttentionConfig | None,
 ) -> None:
@@ -309,6 +334,7 @@ def launch(
         k_cache,
         v_cache,
         out,
+        lse,
         cu_seqlens,
         prefix_lens,
         append_lens,

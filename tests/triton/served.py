@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
@@ -60,6 +61,13 @@ class Served:
         *arguments: Tensor | None,
         scale: float | None = None,
         workspace: tuple[Any, Any] = (None, None),
-    ) -> Tensor:
+        out: Tensor | None = None,
+        return_lse: bool = False,
+    ) -> Any:
         scale = q.size(-1) ** -0.5 if scale is None else scale
-        return self.module.suffix_attention(q, *arguments, scale, *workspace, splits=self.splits)
+        if out is None and not return_lse:
+            return self.module.suffix_attention(q, *arguments, scale, *workspace, splits=self.splits)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
+        lse = torch.empty(q.shape[:-1]) if return_lse else None
+        self.module.suffix_attention_into(q, *arguments, scale, *workspace, out, lse, splits=self.splits)
+        return (out, lse) if return_lse else out

@@ -11,12 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot import Compiled
 from lsp_kernels.triton.aot.builds import Build, build_attention
-from tests.attention_cases import AttentionCase, check_attention, make_case
+from tests.attention_cases import (
+    AttentionCase,
+    check_attention,
+    check_hidden,
+    check_lse,
+    check_nothing_seen,
+    make_case,
+)
 from tests.triton.inputs import attention_arguments
 from tests.virtual_gpu import RaceError, launch
 from tests.virtual_gpu.launch import Launch
@@ -36,12 +42,12 @@ class Emulated:
         self.splits = SPLITS if made.constants["SPLIT"] else 1
         self.launched: Launch | None = None
 
-    def suffix_attention(self, *tensors: Any, scale: float | None = None) -> Tensor:
+    def suffix_attention(self, *tensors: Any, scale: float | None = None, return_lse: bool = False) -> Any:
         case = AttentionCase(*tensors, scale)
-        grid, arguments, out, tickets = attention_arguments(self.made, case, self.splits)
+        grid, arguments, results, tickets = attention_arguments(self.made, case, self.splits)
         self.launched = launch(self.text, grid, arguments, shared=self.compiled.shared, seed=self.seed)
         assert not tickets.any()
-        return out
+        return results if return_lse else results[0]
 
 
 def ragged(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, **options: Any) -> AttentionCase:
@@ -88,6 +94,24 @@ def test_small_tiles_of_newer_targets_too(target: str) -> None:
 )  # fmt: skip
 def test_other_builds_are_as_exact(options: dict, case: AttentionCase) -> None:
     check_attention(Emulated(build_attention("sm_80", **options), seed=3).suffix_attention, case, ROUNDED)
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+def test_the_log_sum_exp_is_that_of_the_scores(split: bool) -> None:
+    check_lse(Emulated(build_attention("sm_80", head_dim=64, split=split, lse=True)).suffix_attention, ragged(64))
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+def test_keys_that_score_minus_infinity_have_no_weight(split: bool) -> None:
+    kernel = Emulated(build_attention("sm_80", head_dim=64, split=split, lse=True, config=small_tile("sm_80", 64)))
+    check_hidden(kernel.suffix_attention, ragged(64), slice(0, 66), ROUNDED)
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+def test_a_query_that_sees_nothing_gives_zero(split: bool) -> None:
+    kernel = Emulated(build_attention("sm_80", head_dim=64, split=split, lse=True, group=2))
+    case = make_case([5], [140], [5], heads=(4, 2), size=64, dtype=torch.bfloat16)
+    check_nothing_seen(kernel.suffix_attention, case)
 
 
 def test_keys_are_read_once_per_tile_and_slots_past_the_prefix_never() -> None:

@@ -26,6 +26,7 @@ POINTERS = {
 }  # fmt: skip
 ATTENTION_POINTERS = {
     "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "partial_ptr": "*fp32", "ticket_ptr": "*i32",
+    "lse_ptr": "*fp32",
 }  # fmt: skip
 HEAD_DIMS = (32, 64, 96, 128, 256)  # the tuned ones; every other multiple of 16 up to 256 works too
 STRIDES = ("s_batch", "s_row", "s_margin_batch", "s_token_batch")
@@ -122,6 +123,7 @@ def build_attention(
     aligned: bool = True,
     near: bool = True,
     wide: bool = False,
+    lse: bool = False,
 ) -> Build:
     """A build of the attention kernel as a launch would compile it; `config` is by default the middle tile.
 
@@ -133,6 +135,7 @@ def build_attention(
     by_size = configs.attention.ATTENTION[architecture][dtype][padded]
     config = config or by_size[len(by_size) // 2]
     absent = ["cu_ptr"] * (not packed) + ["append_ptr"] * (not append) + ["partial_ptr", "ticket_ptr"] * (not split)
+    absent += ["lse_ptr"] * (not lse)
     constants: dict[str, Any] = {
         "G": group, "D": head_dim, "DP": padded, "BM": config.rows, "BN": config.keys, "SPLIT": split, "WIDE": wide,
         "WAIT": config.wait, "CHUNK": configs.attention.BORDERS, **dict.fromkeys(absent),
@@ -151,6 +154,7 @@ def build_attention(
     variant = [str(dtype)[6:], f"D {head_dim}", f"{config.rows}x{config.keys}", f"group {group}"]
     variant += ["split"] * split + ["batch"] * (not packed) + ["no append"] * (not append)
     variant += ["over 2 GiB"] * (not near) + ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
+    variant += ["lse"] * lse
     name = f"{kernel.__name__} {', '.join(variant)}"
     near_pointers = pointers if near and TARGETS[architecture].backend == "hip" else ()
     return Build(
@@ -198,6 +202,7 @@ def _shipped_attention(architecture: str) -> Iterator[Build]:
                 yield build_attention(architecture, dtype, head_dim, config, split=False)
     variants: list[dict[str, Any]] = [
         {"packed": False}, {"append": False}, {"group": 1}, {"head_dim": 80}, {"aligned": False}, {"wide": True},
+        {"lse": True},
     ]  # fmt: skip
     if TARGETS[architecture].backend == "hip":
         variants.append({"near": False})

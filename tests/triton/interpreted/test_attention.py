@@ -17,6 +17,9 @@ from tests.attention_cases import (
     attention_cases,
     check_attention,
     check_clamped,
+    check_hidden,
+    check_lse,
+    check_nothing_seen,
     make_case,
 )
 from tests.support import examples, in_sparse_file
@@ -44,6 +47,35 @@ def ragged(dtype: torch.dtype = torch.float32) -> AttentionCase:
 def run(case: AttentionCase, splits: int | None, seed: int = 0, **options: object) -> torch.Tensor:
     with checked(seed):
         return case.with_fresh_cache().run(Served(attention, splits).suffix_attention, **options)
+
+
+@examples(8)
+@given(case=small, splits=splits, seed=seeds)
+def test_the_log_sum_exp_is_that_of_the_scores(case: AttentionCase, splits: int, seed: int) -> None:
+    if case.q.numel():
+        with checked(seed):
+            check_lse(Served(attention, splits).suffix_attention, case)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_the_output_goes_where_the_caller_says(splits: int) -> None:
+    case = ragged()
+    out = torch.full_like(case.q, torch.nan)
+    assert run(case, splits, out=out) is out
+    assert_same_bits(out, run(case, splits))
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("slots", [slice(0, 17), slice(17, 40), slice(0, 40), slice(1, 40)], ids=str)
+def test_keys_that_score_minus_infinity_have_no_weight(slots: slice, splits: int) -> None:
+    with checked():
+        check_hidden(Served(attention, splits).suffix_attention, ragged(), slots)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_query_that_sees_nothing_gives_zero(splits: int) -> None:
+    with checked():
+        check_nothing_seen(Served(attention, splits).suffix_attention, make_case([5], [40], [5], heads=(6, 2)))
 
 
 def test_splits_agree_in_float32_and_any_order_of_programs_to_the_bit() -> None:

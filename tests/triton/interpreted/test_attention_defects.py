@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from lsp_kernels.triton import attention
-from tests.attention_cases import AttentionCase, check_attention, check_clamped, make_case
+from tests.attention_cases import (
+    AttentionCase,
+    check_attention,
+    check_clamped,
+    check_hidden,
+    check_lse,
+    check_nothing_seen,
+    make_case,
+)
 from tests.triton.interpreter import checked
 from tests.triton.mutants import NOTICED, Defect, damaged
 from tests.triton.served import Served
@@ -37,6 +45,18 @@ def rising_scores(served: Served) -> None:
     case = make_case([4], [70], None, heads=(2, 1))
     case.k_cache[0, 0, :70] = case.q[0, 0] * torch.linspace(0, 0.5, 70)[:, None]
     compare(served, case)
+
+
+def nothing_seen(served: Served) -> None:
+    """Chunks of keys, and all keys of a head, score -inf."""
+    with checked():
+        check_hidden(served.suffix_attention, make_case([4], [70], None, heads=(2, 1)), slice(0, 40), 2.0)
+        check_nothing_seen(served.suffix_attention, make_case([4], [70], None, heads=(2, 2)))
+
+
+def log_sum_exp(served: Served) -> None:
+    with checked():
+        check_lse(served.suffix_attention, make_case([9, 0, 3], [37, 7, 5], [9, 0, 2], heads=(14, 2)))
 
 
 def stale_values(served: Served) -> None:
@@ -82,8 +102,8 @@ def wrong_borders(served: Served) -> None:
 
 CASES: dict[str, Callable[[Served], None]] = {
     f.__name__: f
-    for f in (several_sequences, batch, rising_scores, stale_values, long_append, other_strides, padded_head,
-              wrong_lengths, wrong_borders)
+    for f in (several_sequences, batch, rising_scores, nothing_seen, log_sum_exp, stale_values, long_append,
+              other_strides, padded_head, wrong_lengths, wrong_borders)
 }  # fmt: skip
 
 DEFECTS = [
@@ -105,6 +125,11 @@ DEFECTS = [
            'cache_modifier=".cg")', ("rising_scores",)),
     Defect("sums merged without rescaling", "attention", "b_sum * mine + b_l * other", "b_sum * mine + b_l",
            ("rising_scores",)),
+    Defect("-inf subtracted from -inf", "attention", 'tl.where(largest == float("-inf"), 0.0, largest)', "largest",
+           ("nothing_seen",)),
+    Defect("nothing divided by nothing", "attention", "tl.where(b_sum == 0.0, 1.0, b_sum)", "b_sum", ("nothing_seen",)),
+    Defect("natural logarithm to base 2", "attention", "(b_max + tl.log2(total)) * LN2", "b_max + tl.log2(total)",
+           ("log_sum_exp",)),
     Defect("scores of a ragged end not masked", "attention", 'tl.where(m_n[None, :], b_s, float("-inf"))', "b_s",
            ("several_sequences",)),
     Defect("key mask off by one", "attention", "m_n = key + o_n < end", "m_n = key + o_n <= end",
