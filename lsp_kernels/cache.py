@@ -141,7 +141,7 @@ class PrefixCache:
     def _check_borders(self, cu_seqlens: Tensor, append: list[int]) -> None:
         check_index("cu_seqlens", cu_seqlens, self.batch + 1, self.lengths)
         if values_are_free(cu_seqlens):
-            given = check_borders("cu_seqlens", cu_seqlens, int(cu_seqlens[-1]), whole=True)
+            given = check_borders("cu_seqlens", cu_seqlens, int(cu_seqlens[-1]), from_zero=True)
             _check_appends(append, given)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
