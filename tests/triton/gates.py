@@ -9,7 +9,7 @@ import torch
 from lsp_kernels.triton.aot import Compiled, builds
 from lsp_kernels.triton.aot.builds import Build
 from lsp_kernels.triton.aot.report import Row, row_of, tensor_cores
-from tests.triton.ordering import check_amdgcn, check_ptx
+from tests.triton.ordering import check_amdgcn, check_fences, check_ptx
 
 MATRIX = {"sm_90": "wgmma", "sm_100": "tcgen05"}  # what tiles of 64 rows and more use there
 
@@ -37,8 +37,10 @@ def _wide_loads(made: Build, compiled: Compiled) -> Iterator[str]:
 def _ordered(made: Build, compiled: Compiled) -> Iterator[str]:
     if made.kernel.__name__ == "select_kernel":
         return
+    cuda = compiled.target.backend == "cuda"
+    if cuda:
+        yield from check_fences(compiled.text)
     if made.constants.get("SPLIT", True):
-        cuda = compiled.target.backend == "cuda"
         yield from check_ptx(compiled.text) if cuda else check_amdgcn(compiled.text, compiled.target.name)
     elif compiled.count("atom.", "red.", "global_atomic", "buffer_atomic"):
         yield "an atomic, though no tile is shared"

@@ -59,6 +59,7 @@ class Served:
         self,
         q: Tensor,
         *arguments: Tensor | None,
+        slots: Tensor | None = None,
         scale: float | None = None,
         workspace: tuple[Any, Any] = (None, None),
         out: Tensor | None = None,
@@ -66,8 +67,8 @@ class Served:
     ) -> Any:
         scale = q.size(-1) ** -0.5 if scale is None else scale
         if out is None and not return_lse:
-            return self.module.suffix_attention(q, *arguments, scale, *workspace, splits=self.splits)
+            return self.module.suffix_attention(q, *arguments, slots, scale, *workspace, splits=self.splits)
         out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
         lse = torch.empty(q.shape[:-1]) if return_lse else None
-        self.module.suffix_attention_into(q, *arguments, scale, *workspace, out, lse, splits=self.splits)
+        self.module.suffix_attention_into(q, *arguments, slots, scale, *workspace, out, lse, splits=self.splits)
         return (out, lse) if return_lse else out
