@@ -54,10 +54,16 @@ def sequence_at(i_b, cu_ptr, prefix_ptr, batch, length, capacity):
 
 
 @triton.jit
+def chunks_of(n, prefix, BN: tl.constexpr):
+    """How many chunks of keys a sequence has: those of the prefix, then those of the pass."""
+    return tl.cdiv(prefix, BN) + tl.cdiv(n, BN)
+
+
+@triton.jit
 def splits_of(n, prefix, doublings, most, least, BN: tl.constexpr):
-    """How many programs share the keys of a tile: each has at least `least` chunks of keys, doubled so many times."""
-    chunks = tl.cdiv(prefix, BN) + tl.cdiv(n, BN)
-    return tl.minimum((tl.cdiv(chunks, least) + (1 << doublings) - 1) >> doublings, most)
+    """How many programs share the keys of a tile: each has about `least` chunks of keys, doubled so many times."""
+    shortest = tl.cdiv(chunks_of(n, prefix, BN), least)
+    return tl.minimum((shortest + (1 << doublings) - 1) >> doublings, most)
 
 
 @triton.jit
@@ -225,15 +231,16 @@ def write_rows(
 def write_unused(
     out_ptr, lse_ptr, cu_ptr, batch, length, G: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr
 ):
-    """Writes this program's share of the rows past the last border, which see nothing: 0, and -inf as log-sum-exp.
+    """Writes the rows past the last border, which see nothing: 0, and -inf as their log-sum-exp.
 
-    The last programs take the first shares, because they have nothing else to do if there are such rows.
+    There are more programs than tiles of such rows, so each program has one of them at most. It is the last programs
+    that do, because most of them have no other work.
     """
     end = clamp(tl.load(cu_ptr + batch), 0, length)
     rows = (length - end) * G
-    workers = tl.num_programs(0)
-    b_none = tl.zeros((BM,), tl.float32)
-    for i_r in range(workers - 1 - tl.program_id(0), tl.cdiv(rows, BM), workers):
+    i_r = tl.num_programs(0) - 1 - tl.program_id(0)
+    if i_r < tl.cdiv(rows, BM):
+        b_none = tl.zeros((BM,), tl.float32)
         write_rows(
             out_ptr, lse_ptr, end.to(tl.int64), i_r * BM, rows, tl.zeros((BM, DP), tl.float32),
             b_none + float("-inf"), b_none, G, D, DP, BM,
@@ -335,7 +342,7 @@ def attention_kernel(
             D, DP, WIDE,
         )  # fmt: skip
 
-    chunks = tl.cdiv(prefix, BN) + tl.cdiv(n, BN)
+    chunks = chunks_of(n, prefix, BN)
     share = tl.cdiv(chunks, splits)
     active = tl.cdiv(chunks, share)
     if i_s < active:  # a split without keys takes no ticket

@@ -29,7 +29,7 @@ from tests.triton.served import Served
 
 def compare(served: Served, case: AttentionCase) -> None:
     """Against the definition, twice with one workspace."""
-    room = (torch.empty(50_000, dtype=torch.int32), torch.zeros(40, dtype=torch.int32))
+    room = (torch.empty(90_000, dtype=torch.int32), torch.zeros(80, dtype=torch.int32))
     for seed in (1, 2):
         with checked(seed):
             check_attention(served.suffix_attention, case, factor=2.0, workspace=room)
@@ -97,10 +97,20 @@ def wrong_lengths(served: Served) -> None:
 
 
 def wrong_borders(served: Served) -> None:
-    """Nothing is touched out of bounds, and no ticket is left behind. In the last one all sequences overlap."""
-    case = make_case([6, 6, 6], [20] * 3, [6] * 3, heads=(7, 1))
-    room = (torch.empty(50_000, dtype=torch.int32), torch.zeros(40, dtype=torch.int32))
-    for borders in ([9, 15, 12, 18], [-5, 6, 12, 99], [0, 18, 6, 12], [0, 18, 0, 18]):
+    """Nothing is touched out of bounds, and no ticket is left behind."""
+    borders = ([9, 15, 12, 18], [-5, 6, 12, 99], [0, 18, 6, 12], [0, 6, 12, -4])
+    run_with_borders(served, make_case([6, 6, 6], [20] * 3, [6] * 3, heads=(7, 1)), *borders)
+
+
+def overlapping_sequences(served: Served) -> None:
+    """More tiles than a launch has, which ends between two splits of one tile if nothing prevents it."""
+    case = make_case([18, *[0] * 9], [20] * 10, None, heads=(7, 1))
+    run_with_borders(served, case, [*[0, 18] * 5, 18])
+
+
+def run_with_borders(served: Served, case: AttentionCase, *wrong: list[int]) -> None:
+    room = (torch.empty(200_000, dtype=torch.int32), torch.zeros(80, dtype=torch.int32))
+    for borders in wrong:
         case.cu_seqlens = torch.tensor(borders).int()
         with checked(races=False):
             case.with_fresh_cache().run(served.suffix_attention, workspace=room)
@@ -108,8 +118,8 @@ def wrong_borders(served: Served) -> None:
 
 
 def unused_rows(served: Served) -> None:
-    """Many rows past the last border, more than there are programs, in a kernel that also stores the log-sum-exp."""
-    case = make_case([5, 0], [20, 9], [5, 0], heads=(14, 2), unused=30)
+    """Most rows are past the last border, in a ragged number of tiles, with and without the log-sum-exp."""
+    case = make_case([1], [9], [1], heads=(14, 2), unused=30)
     compare(served, case)
     with checked():
         check_lse(served.suffix_attention, case)
@@ -135,11 +145,11 @@ def crowded(served: Served) -> None:
 
     With one length of a split to try, nothing fits and nothing is divided.
     """
-    case = make_case([3, 3, 40, 5, 5], [112, 5, 60, 0, 99], [3, 3, 20, 5, 0], heads=(2, 2))
+    case = make_case([*[3] * 8, 40, 5], [*[0] * 8, 60, 99], [*[3] * 8, 20, 0], heads=(2, 2))
     launch_of = configs.attention.launch_of
 
     def limited(*arguments: object) -> configs.attention.AttentionLaunch:
-        return dataclasses.replace(launch_of(*arguments), extra=9, splits=6, least_keys=16)
+        return dataclasses.replace(launch_of(*arguments), extra=5, splits=6, least_keys=16)
 
     for lengths in (16, 1):
         with pytest.MonkeyPatch.context() as patch:
@@ -155,7 +165,8 @@ def crowded(served: Served) -> None:
 CASES: dict[str, Callable[[Served], None]] = {
     f.__name__: f
     for f in (several_sequences, batch, rising_scores, nothing_seen, log_sum_exp, stale_values, long_append,
-              other_strides, padded_head, wrong_lengths, wrong_borders, unused_rows, other_slots, wrong_slots, crowded)
+              other_strides, padded_head, wrong_lengths, wrong_borders, overlapping_sequences, unused_rows,
+              other_slots, wrong_slots, crowded)
 }  # fmt: skip
 
 DEFECTS = [
@@ -166,8 +177,8 @@ DEFECTS = [
     Defect("append one too many", "attention", "(j0 + o_j < append)", "(j0 + o_j <= append)", ("long_append",)),
     Defect("append by every program", "attention", "s_vcs, number, tl.cdiv(rows, BM) * splits",
            "s_vcs, number - i_s, tl.cdiv(rows, BM) * splits", ("several_sequences",)),
-    Defect("reads what this launch appends", "attention", "    chunks = tl.cdiv(prefix, BN) + tl.cdiv(n, BN)",
-           "    prefix += append\n    chunks = tl.cdiv(prefix, BN) + tl.cdiv(n, BN)", ("several_sequences", "batch")),
+    Defect("reads what this launch appends", "attention", "    chunks = chunks_of(n, prefix, BN)",
+           "    prefix += append\n    chunks = chunks_of(n, prefix, BN)", ("several_sequences", "batch")),
     Defect("wrong head group", "attention", "h64 * G * s_qh", "h64 * s_qh", ("several_sequences",)),
     Defect("head of the wrong token", "attention", "o_h = (row + o_m) % G", "o_h = o_m % G", ("several_sequences",)),
     Defect("wrong head of K", "attention", "t64 * s_kt + h64 * s_kh", "t64 * s_kt", ("several_sequences",)),
@@ -224,15 +235,15 @@ DEFECTS = [
     Defect("splits that do not fit", "attention", "(doublings < DOUBLINGS) & (given <= tiles)", "given <= tiles",
            ("crowded",)),
     Defect("divided although borders decrease", "attention", "(doublings < DOUBLINGS) & (given <= tiles)",
-           "doublings < DOUBLINGS", ("wrong_borders",)),
+           "doublings < DOUBLINGS", ("overlapping_sequences",)),
     Defect("places of whole tiles", "attention", "passed & (splits > 1)", "passed", ("crowded",)),
     Defect("places shared by sequences", "attention", "i_h * places + place + number", "i_h * places + number",
            ("crowded",)),
     Defect("places shared by heads", "attention", "i_h * places + place + number", "place + number", ("crowded",)),
-    Defect("unused rows not written", "attention", "workers - 1 - tl.program_id(0), tl.cdiv(rows, BM)",
-           "workers - tl.program_id(0), tl.cdiv(rows, BM)", ("unused_rows",)),
-    Defect("unused rows written once", "attention", "tl.cdiv(rows, BM), workers)",
-           "tl.minimum(tl.cdiv(rows, BM), workers), workers)", ("unused_rows",)),
+    Defect("an unused tile not written", "attention", "i_r = tl.num_programs(0) - 1 - tl.program_id(0)",
+           "i_r = tl.num_programs(0) - tl.program_id(0)", ("unused_rows",)),
+    Defect("the last unused tile not written", "attention", "if i_r < tl.cdiv(rows, BM):", "if i_r < rows // BM:",
+           ("unused_rows",)),
     Defect("zeros over used rows", "attention", "out_ptr, lse_ptr, end.to(tl.int64),",
            "out_ptr, lse_ptr, end.to(tl.int64) * 0,", ("unused_rows",)),
     Defect("unused rows weigh something", "attention", 'b_none + float("-inf")', "b_none", ("unused_rows",)),
