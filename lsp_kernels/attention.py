@@ -55,15 +55,15 @@ def suffix_attention(
         Written in place if there is an append, which autograd notices. Then neither may be a leaf that requires a
         gradient, and no element may share memory with another one, with the other cache or with q, k and v.
     cu_seqlens : Tensor, int32 [B + 1], or None
-        Borders of the packed sequences, from 0 to at most T. A sequence may be empty. Tokens past the last border belong
-        to nobody: no query sees them, and their output is 0. None with a batch [B, N, Hq, D].
+        Borders of the packed sequences, from 0 to at most T. A sequence may be empty. Tokens past the last border
+        belong to nobody: no query sees them, and their output is 0. None with a batch [B, N, Hq, D].
     prefix_lens : Tensor, int32 [B]
         How many tokens of each sequence are in the cache: its frozen prefix.
     append_lens : Tensor, int32 [B], optional
         How many tokens of each sequence, from its first in the pass on, are appended. By default none.
     slots : Tensor, int32 [B], optional
-        Which row of the cache each sequence has; by default sequence b has row b. Sequences with tokens in the pass have
-        distinct rows.
+        Which row of the cache each sequence has; by default sequence b has row b. Sequences with tokens in the pass
+        have distinct rows.
     scale : float, optional
         Factor of the scores, by default 1 / sqrt(D).
     workspace : Workspace, optional
