@@ -21,7 +21,7 @@ Call = Callable[..., Tensor]
 
 @dataclass(repr=False)
 class AttentionCase:
-    """Arguments of one call. NaN is in whatever no query may see: the cache past the prefix, tokens past the last border."""
+    """Arguments of one call. What no query may see is NaN: the cache past the prefix, tokens past the last border."""
 
     q: Tensor
     k: Tensor

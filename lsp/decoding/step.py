@@ -54,7 +54,7 @@ class Scoring:
     vocabulary : Vocabulary
         Its stops end a text; it has none where they are tokens like any other.
     temperature, seeds
-        Scale of the noise, and the seed of each sequence.
+        Scale of the noise, and the seed of each prompt.
     progress : Progress
         Its clock counts the time, and an LM head that raises keeps it.
     workspace : Workspace
@@ -89,22 +89,23 @@ class Step:
     canvases : list of Canvas
         The sequences that are not finished. `Canvas.masks` are the positions that may be committed.
     numbers : list of int
-        Their places in the batch.
+        Which prompt each of them continues.
     vocabulary : Vocabulary
     stops : frozenset of int
         The tokens that end a text; empty where they are tokens like any other.
     scored : int
         How many rows went through the LM head in this step so far.
     broken : tuple or None
-        The first sequence whose logits cannot be used, by its place in the batch, and what they hold.
+        The first sequence whose logits cannot be used, by the number of its prompt, and what they hold.
     """
 
     def __init__(self, hidden: Tensor, batch: Batch, scoring: Scoring) -> None:
         self._hidden, self._scoring, self.vocabulary = hidden, scoring, scoring.vocabulary
         self.stops = scoring.stops
-        self.numbers = [b for b, canvas in enumerate(batch.canvases) if canvas.active]
-        self.canvases = [batch.canvases[b] for b in self.numbers]
-        self._offsets = [batch.borders[b] - batch.canvases[b].pass_begin for b in self.numbers]
+        seats = [b for b, canvas in enumerate(batch.canvases) if canvas.active]
+        self.numbers = [batch.numbers[b] for b in seats]
+        self.canvases = [batch.canvases[b] for b in seats]
+        self._offsets = [batch.borders[b] - batch.canvases[b].pass_begin for b in seats]
         self.scored = 0
         self.broken: tuple[int, str] | None = None
 

@@ -17,7 +17,6 @@ from tests.attention_cases import (
     TOLERANCES,
     AttentionCase,
     appended,
-    appended,
     assert_same_bits,
     attention_cases,
     check_attention,
