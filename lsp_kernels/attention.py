@@ -12,7 +12,7 @@ from . import reference
 from ._checks import as_scale, check_attention, check_leaves
 from ._operands import explain
 from ._ops import operators, triton_reason
-from .triton.configs.attention import tiles_of, workspace_of
+from .triton.configs.attention import workspace_of
 from .workspace import Workspace, reserve
 
 NOTHING = None, None  # no workspace
@@ -175,8 +175,4 @@ def warmup_attention(
     lengths = (cu_seqlens, none, None if append_lens is None else none, slots)
     out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.float32) if return_lse else None
     with torch.cuda.device(q.device):
-        for config in tiles_of(q):
-            for splits in (1, 2):
-                kernels.suffix_attention_into(
-                    q, k, v, k_cache, v_cache, *lengths, 1.0, None, None, out, lse, splits=splits, config=config
-                )
+        kernels.warmup(q, k, v, k_cache, v_cache, *lengths, 1.0, None, None, out, lse)

@@ -1,9 +1,9 @@
 """Suffix attention in one launch: attend, share long prefixes between programs, merge, and append to the cache.
 
 A row is one query head of one token. The heads that share a K/V head are packed, so a tile of rows reads each key once.
-A program has one tile of rows, one K/V head and one split of the keys. Where several splits have keys, each publishes
-its sums and takes a ticket of its tile; the program that takes the last ticket merges. Nobody waits for anybody. The
-grid depends on shapes alone; lengths are read on the device and clamped, so wrong ones never lead out of bounds.
+A program has one tile of rows, one K/V head and one split of the keys. Splits of a tile publish their sums and take its
+tickets; the program that takes the last ticket merges. Nobody waits for anybody. The grid depends on shapes alone; who
+has which split follows from the lengths, which are clamped on the device, so wrong ones never lead out of bounds.
 """
 
 from __future__ import annotations
@@ -398,6 +398,13 @@ def suffix_attention_into(
     check_suffix_attention_into(*operands, floats=FLOATS)
     *before, out, lse = operands
     launch(before, out, lse, splits, config)
+
+
+def warmup(*operands: Any) -> None:
+    """Compiles every kernel that the operator ``suffix_attention_into`` may choose for operands like these."""
+    for config in configs.tiles_of(operands[0]):
+        for splits in (1, 2):
+            suffix_attention_into(*operands, splits=splits, config=config)
 
 
 def launch(

@@ -140,7 +140,7 @@ def test_nothing_but_the_kernel_is_launched(step: Step) -> None:
 def attention_on_gpu(*tensors: torch.Tensor | None, **arguments: Any) -> torch.Tensor:
     """suffix_attention with tensors moved to the GPU, and output and caches back."""
     moved = [move(tensor) for tensor in tensors]
-    out = suffix_attention(*moved, **arguments)
+    out = suffix_attention(*moved, **{name: move(value) for name, value in arguments.items()})
     for here, there in zip(tensors[3:5], moved[3:5], strict=True):
         here.copy_(there)
     return out.cpu()
@@ -168,7 +168,7 @@ def test_attention_gives_the_same_bits_every_time(long_prefixes: AttentionCase) 
     assert not any(room.tickets.any() for room in workspace.rooms())
 
 
-def test_a_captured_attention_replays_on_a_longer_prefix(long_prefixes: AttentionCase) -> None:
+def test_a_captured_attention_replays_on_other_lengths(long_prefixes: AttentionCase) -> None:
     case, workspace = long_prefixes, Workspace()
     case.append_lens.zero_()
     case.k_cache.nan_to_num_()
@@ -178,8 +178,9 @@ def test_a_captured_attention_replays_on_a_longer_prefix(long_prefixes: Attentio
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = case.run(suffix_attention, workspace=workspace)
-    for prefix in (0, 100, 5000):
+    for prefix, last in ((0, 25), (100, 16), (5000, 20)):  # tokens past the last border are unused
         case.prefix_lens.fill_(prefix)
+        case.cu_seqlens[-1] = last
         graph.replay()
         torch.cuda.synchronize()
         torch.testing.assert_close(out, case.run(reference.suffix_attention), rtol=0.02, atol=0.02)
