@@ -62,6 +62,7 @@ _HOPPER: Tiles = {
 # No tile has 2 stages here: Triton 3.7.1 then lets tcgen05.mma read values that cp.async has copied to shared memory
 # without the proxy fence that must come between (`tests/triton/test_targets.py`).
 _BLACKWELL: Tiles = _HOPPER | {
+    32: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 4, 3)],
     64: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
     256: [Tile(16, 32, 4, 3), Tile(32, 32, 8, 3), Tile(64, 64, 8, 3)],
 }
