@@ -184,6 +184,7 @@ def launch_of(
         if programs(config) * 2 > room:  # the device is full: a long prefix is divided so that nobody waits for it
             least, free = LONG_KEYS, room if capacity + average > LONG_KEYS else 0
         extra = min(-(-free // heads), tiles * (splits - 1))
+        splits = splits if extra else 1  # the kernel without splits must not plan any
     else:
         extra = tiles * (splits - 1)
     return AttentionLaunch(config, group, padded_size(size), heads, tiles, splits, extra, least)

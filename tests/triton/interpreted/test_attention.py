@@ -125,6 +125,15 @@ def test_extra_programs_are_shared_by_all_long_prefixes(monkeypatch: pytest.Monk
     assert splits_written(case, 9, monkeypatch) == [3 + 3 + 3]
 
 
+def test_one_long_pass_in_a_full_batch_without_extra_programs_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is short, so that the launch has no splits, however many keys the pass itself has."""
+    monkeypatch.setattr(configs.attention, "LONG_KEYS", 32)
+    case = make_case([*[1] * 9, 60], [4] * 10, None, heads=(1, 1))
+    assert configs.attention.workspace_of(case.q, case.k_cache, case.prefix_lens) == (0, 0)
+    with checked():
+        check_attention(Served(attention).suffix_attention, case, ROUNDED)
+
+
 @examples(15)
 @given(case=small, extra=st.integers(1, 12), most=st.sampled_from([2, 5, 9]), seed=seeds)
 def test_any_number_of_extra_programs_is_right(case: AttentionCase, extra: int, most: int, seed: int) -> None:
@@ -262,10 +271,10 @@ def test_only_strides_within_a_tile_ask_for_64_bits() -> None:
         pytest.param(1, 16, (28, 4), 8192, 64, 8, 14, id="few tokens, long prefix"),
         pytest.param(1, 64, (32, 32), 1024, 64, 4, 6, id="no groups"),
         pytest.param(1, 64, (28, 4), 100, 64, 1, 0, id="short prefix"),
-        pytest.param(1, 2048, (32, 32), 1024, 128, 4, 0, id="prompt"),
+        pytest.param(1, 2048, (32, 32), 1024, 128, 1, 0, id="prompt"),
         pytest.param(64, 64, (28, 4), 4096, 16, 16, 66, id="many sequences"),
         pytest.param(64, 4096, (28, 4), 32768, 128, 4, 33, id="many sequences of many tokens, long prefixes"),
-        pytest.param(64, 4096, (28, 4), 2048, 128, 4, 0, id="many sequences, no long prefix"),
+        pytest.param(64, 4096, (28, 4), 2048, 128, 1, 0, id="many sequences, no long prefix"),
     ],
 )
 def test_tiles_and_splits_follow_from_shapes(
