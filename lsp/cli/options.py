@@ -103,6 +103,10 @@ StopEarly = Annotated[
         "--stop-early/--no-stop-early", help="Whether a stop token drops what follows it.", show_default="stop-early"
     ),
 ]
+Graph = Annotated[
+    bool | None,
+    typer.Option("--graph/--no-graph", help="Capture passes in CUDA graphs and replay them.", show_default="no-graph"),
+]
 Temperature = Annotated[float, typer.Option(metavar="T", help="Scale of the sampling noise, e.g. --temperature 0.7.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the sampling noise; prompt i has N + i.")]
 Stops = Annotated[
@@ -191,6 +195,7 @@ def decoding(
     refresh_scattered: RefreshScattered = None,
     stop_early: StopEarly = None,
     temperature: Temperature = 0.0,
+    graph: Graph = None,
     seed: Seed = 0,
     stop: Stops = None,
     delimiters: Delimiters = None,
@@ -205,6 +210,7 @@ def decoding(
         "refresh_scattered": refresh_scattered,
         "stop_early": stop_early,
         "temperature": temperature,
+        "graph": graph,
     }
     loop = {name: value for name, value in loop.items() if value is not None}
     if lookahead is not None:

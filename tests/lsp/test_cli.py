@@ -166,6 +166,7 @@ def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
         "refresh_scattered": False,
         "stop_early": False,
         "temperature": 0.5,
+        "graph": False,
     }
     assert "then" not in got["text"]
 
