@@ -48,6 +48,15 @@ MaxNewTokens = Annotated[
         show_default=f"{REGION} for tiny, which was trained for that, else 128",
     ),
 ]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Decode at most N prompts at a time; the next one takes the place of a finished one, e.g. --batch-size 8.",
+        show_default="all at once",
+    ),
+]
 SchedulerName = Annotated[
     str | None,
     typer.Option(
