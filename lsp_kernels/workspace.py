@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .errors import check_kind
+from .triton.configs.device import unknown_architecture
 
 
 class Workspace:
@@ -71,9 +72,12 @@ def reserve(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Partials and tickets of the caller's workspace for one launch; None without a workspace or a GPU.
 
-    `needed` gives the numbers of partials and tickets from `arguments`. It is called on a GPU only.
+    `needed` gives the numbers of partials and tickets from `arguments`. It is called on a GPU only, and not on one
+    whose architecture the kernels do not serve.
     """
     if workspace is None:
         return None, None
     check_kind("workspace", workspace, Workspace)
-    return workspace.reserve(device, *needed(*arguments)) if device.type == "cuda" else (None, None)
+    if device.type != "cuda" or unknown_architecture(device):
+        return None, None
+    return workspace.reserve(device, *needed(*arguments))

@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
 
-from .configs.commit import PLANES, Table, splits_of
+from .configs.commit import Table, partials_of, splits_of, tickets_of
 from .configs.device import device_of
 from .ticket import shared_memory
 
 
 class Launch:
-    """Splits, tiles and options of a launch; `splits` is chosen from the shape unless it is given."""
+    """Splits, tiles and options of a launch over about so many rows; `splits` is chosen from them unless it is given."""
 
-    def __init__(self, table: dict[str, Table], logits: Tensor, rows: int, splits: int | None) -> None:
+    def __init__(
+        self, table: dict[str, Table], logits: Tensor, flags: Tensor | None, rows: int, splits: int | None
+    ) -> None:
         device = device_of(logits.device)
         self.config = table[device.architecture][logits.dtype]
         self.splits = splits or splits_of(rows, logits.size(-1), device.processors)
-        self.rows = rows
         blocks = triton.cdiv(logits.size(-1), self.config.block)
         self.tiles = triton.cdiv(blocks, self.splits)  # blocks per split
-        self.options: dict[str, int] = {"num_warps": self.config.warps, "num_stages": 1}
-        if self.config.maxnreg is not None:
-            self.options["maxnreg"] = self.config.maxnreg
+        aligned = is_aligned(logits, flags)
+        self.options: dict[str, Any] = {
+            "ALIGNED": aligned, "SPLITS": self.splits, "BLOCK": self.config.block, "WAIT": self.config.wait,
+            **self.config.options(aligned),
+        }  # fmt: skip
         self.device = logits.device
 
+    def tickets(self, rows: int) -> int:
+        """How many tickets so many rows need: one each, or none if no row is split."""
+        return tickets_of(rows, self.splits)
+
     def workspace(
-        self, partials: Tensor | None, tickets: Tensor | None, n_tickets: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Partials as floats, the same partials as ids, and tickets; allocated here if the caller gives none."""
-        needed = PLANES * self.rows * self.splits
+        self, partials: Tensor | None, tickets: Tensor | None, planes: int, n_tickets: int
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Partials as floats, the same partials as ids, and tickets; allocated here if the caller gives none.
+
+        `planes` is the number of partials per split. What the kernel does not use is None.
+        """
+        if n_tickets == 0:
+            return None, None, None
+        needed = partials_of(planes, self.splits)
         partials, tickets = shared_memory(partials, tickets, needed, n_tickets, self.device)
-        return partials.view(torch.float32), partials, tickets
+        return (partials.view(torch.float32), partials, tickets) if needed else (None, None, tickets)
+
+
+def is_aligned(logits: Tensor, flags: Tensor | None) -> bool:
+    """Whether rows and flags begin at multiples of 16 bytes, and the number of ids is divisible by 16."""
+    tables = [logits] if flags is None else [logits, flags]
+    return not any(n % 16 for n in (*(t.data_ptr() for t in tables), logits.size(-1), *logits.stride()[:-1]))
 
 
 def rows_of(tensor: Tensor, row_dims: int) -> tuple[int, int, int]:
