@@ -32,11 +32,9 @@ CACHES = "Tensor(c!) k_cache, Tensor(d!) v_cache"
 SEQUENCES = "Tensor? cu_rows, Tensor? n_active, Tensor? starts"
 TABLES = "Tensor? flags, Tensor? suppressed, int lowest"
 SCHEMAS = {
-    "token_stats": f"(Tensor logits, {TABLES}, {WORKSPACE}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    "token_stats": f"(Tensor logits, {TABLES}, {WORKSPACE}) -> (Tensor, Tensor, Tensor, Tensor)",
     "select_prefix": f"(Tensor margins, Tensor tokens, {SEQUENCES}, Tensor? flags, {RULE}) -> (Tensor, Tensor)",
-    "commit_prefix": f"(Tensor logits, {SEQUENCES}, {TABLES}, {RULE}, {WORKSPACE}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    "commit_prefix": f"(Tensor logits, {SEQUENCES}, {TABLES}, {RULE}, {WORKSPACE}) -> (Tensor, Tensor, Tensor, Tensor)",
     "suffix_attention": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
     f"Tensor? append_lens, float scale, {WORKSPACE}) -> Tensor",
     # The same into memory of the caller, with the log-sum-exp of the scores if there is a tensor for it.

@@ -172,7 +172,7 @@ def commit_prefix(
     try:
         if rule.snap:
             check_rule(rule, vocabulary)
-        shared = NOTHING
+        shared: tuple[Tensor | None, Tensor | None] = NOTHING
         if workspace is not None:
             shared = reserve(workspace, logits.device, commit_workspace, logits, cu_rows, n_active, rule)
         tables = _tables(vocabulary)

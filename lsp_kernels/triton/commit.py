@@ -155,10 +155,9 @@ def commit_kernel(
                     tl.store(length_ptr + b, chosen)
                     tl.store(finished_ptr + b, finished)
                     tl.store(ticket_ptr + b, 0)
-        elif split == 0:
-            if cu_ptr is not None:
-                tl.store(token_ptr + slot, -1)
-                tl.store(margin_ptr + slot, float("-inf"))
+        elif (split == 0) & (cu_ptr is not None):
+            tl.store(token_ptr + slot, -1)
+            tl.store(margin_ptr + slot, float("-inf"))
 
 
 @triton.jit

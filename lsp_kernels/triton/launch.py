@@ -14,7 +14,7 @@ from .ticket import shared_memory
 
 
 class Launch:
-    """Splits, tiles and options of a launch over about so many rows; `splits` is chosen from them unless it is given."""
+    """Splits, tiles and options of a launch that scores about so many rows; `splits` follows from them unless given."""
 
     def __init__(
         self, table: dict[str, Table], logits: Tensor, flags: Tensor | None, rows: int, splits: int | None

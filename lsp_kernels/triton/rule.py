@@ -1,7 +1,7 @@
 """Device functions: the selection rule for one sequence, in the steps and under the names of ``lsp_kernels/rule.py``.
 
-`select` reads the rows once, chunk by chunk, and collects what the steps need; then it takes the steps one by one. Other
-programs of the same launch may have written the rows, so loads go past the first-level cache.
+`select` reads the rows once, chunk by chunk, and collects what the steps need; then it takes the steps one by one.
+Other programs of the same launch may have written the rows, so loads go past the first-level cache.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class CommitInputs:
         named = {
             "x_ptr": self.logits, "s_batch": 0 if self.logits.dim() == 2 else self.logits.stride(0),
             "s_row": self.logits.stride(-2), "cu_ptr": self.cu_rows, "active_ptr": self.n_active,
-            "starts_ptr": self.starts, "flags_ptr": self.vocabulary.flags, "length_ptr": counts, "finished_ptr": finished, "token_ptr": tokens, "margin_ptr": floats[0],
+            "starts_ptr": self.starts, "flags_ptr": self.vocabulary.flags, "length_ptr": counts,
+            "finished_ptr": finished, "token_ptr": tokens, "margin_ptr": floats[0],
             "top1_ptr": floats[0], "top2_ptr": floats[1], "log_odds_ptr": floats[2],
             "value_ptr": partials.view(torch.float32), "id_ptr": partials, "ticket_ptr": self.tickets,
             "batch": self.batch, "rows": rows, "length": shape[-1], "per_sequence": slots.per_sequence,

@@ -121,7 +121,8 @@ def build_attention(
     """A build of the attention kernel as a launch would compile it; `config` is by default the middle tile.
 
     `aligned`: base and strides of all tensors are divisible by 16. `near`: each tensor has less than 2 GiB. `wide`:
-    offsets within a tile do not fit 32 bits.
+    offsets within a tile do not fit 32 bits, and the tensors have more than 2 GiB. Packed tokens have a stride of 0
+    between sequences, whatever the others are.
     """
     kernel = attention.attention_kernel
     padded = configs.attention.padded_size(head_dim)
@@ -132,6 +133,7 @@ def build_attention(
         "G": group, "D": head_dim, "DP": padded, "BM": config.rows, "BN": config.keys, "SPLIT": split, "WIDE": wide,
         "WAIT": config.wait, "CHUNK": configs.attention.BORDERS, **dict.fromkeys(absent),
     }  # fmt: skip
+    zeros = ("s_qb", "s_kb", "s_vb") if packed else ()
     signature = {}
     for name in kernel.arg_names:
         if name in constants:
@@ -139,15 +141,17 @@ def build_attention(
         if name.endswith("_ptr"):
             signature[name] = ATTENTION_POINTERS.get(name, TYPES[dtype])
         else:
-            signature[name] = "fp32" if name == "scale" else "i64" if wide and name[:2] == "s_" else "i32"
+            large = wide and name.startswith("s_") and name not in zeros
+            signature[name] = "fp32" if name == "scale" else "i64" if large else "i32"
     pointers = tuple(name for name in signature if name.endswith("_ptr"))
     strides = tuple(name for name in signature if name.startswith("s_"))
-    divisible = (*pointers, *strides) if aligned else tuple(name for name in pointers if name in ATTENTION_POINTERS)
+    ours = tuple(name for name in pointers if name in ATTENTION_POINTERS)
+    divisible = (*pointers, *strides) if aligned else (*ours, *zeros)
     variant = [str(dtype)[6:], f"D {head_dim}", f"{config.rows}x{config.keys}", f"group {group}"]
     variant += ["split"] * split + ["batch"] * (not packed) + ["no append"] * (not append)
     variant += ["over 2 GiB"] * (not near) + ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
     name = f"{kernel.__name__} {', '.join(variant)}"
-    near_pointers = pointers if near and TARGETS[architecture].backend == "hip" else ()
+    near_pointers = (ours if wide or not near else pointers) if TARGETS[architecture].backend == "hip" else ()
     return Build(
         "attention", kernel, name, architecture, signature, constants, config.options, divisible, near_pointers
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -72,7 +71,8 @@ STATS: dict[str, Table] = {name: _nvidia(96 if name in ("sm_100", "sm_120") else
 SELECT: dict[str, CommitConfig] = dict.fromkeys((*NVIDIA, *CDNA, *RDNA), CommitConfig())
 
 
-class Slots(NamedTuple):
+@dataclass(frozen=True)
+class Slots:
     """The rows of a commit_prefix that get programs, as far as shapes and the rule tell.
 
     Packed sequences have one slot per row. A batch has `per_sequence` slots per sequence, for its first active rows.

@@ -15,7 +15,7 @@ NVIDIA = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 CDNA = ("gfx942", "gfx950")
 RDNA = ("gfx1100", "gfx1201")
 ARCHITECTURES = (*NVIDIA, *CDNA, *RDNA)
-# Variants that have the instructions, the PTX memory model and at least the shared memory of the one they are served as.
+# Variants with the instructions, the PTX memory model and at least the shared memory of the one they are served as.
 SIBLINGS = {"sm_87": "sm_86", "sm_103": "sm_100", "sm_121": "sm_120"}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -29,7 +29,7 @@ class Device:
 
 
 def query(device: torch.device) -> Device:
-    """The GPU of a torch device under its own name. A CPU, on which kernels are interpreted, counts as a small sm_80."""
+    """The GPU of a torch device under its own name. A CPU, where kernels are interpreted, counts as a small sm_80."""
     if device.type == "cpu":
         return Device("sm_80", 4)
     properties = torch.cuda.get_device_properties(device)
