@@ -300,9 +300,7 @@ def commit_prefix(
         return lengths, finished.view(torch.bool), tokens.fill_(-1), margins.fill_(-torch.inf)
     slots = commit_slots(logits, cu_rows, n_active, _rule_of(*rule))
     launch = Launch(COMMIT, logits, flags, slots.likely, splits)
-    values, ids, tickets = launch.workspace(
-        partials, tickets, COMMIT_PLANES * slots.count, batch + launch.tickets(slots.count)
-    )
+    values, ids, tickets = launch.workspace(partials, tickets, slots.count, COMMIT_PLANES, batch)
     numbers, options = _rule(*rule)
     commit_kernel[(slots.count * launch.splits + batch,)](
         logits,

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .configs.commit import Table, partials_of, splits_of, tickets_of
+from .configs.commit import Table, room_of, splits_of
 from .configs.device import device_of
 from .ticket import shared_memory
 
@@ -31,22 +31,18 @@ class Launch:
         }  # fmt: skip
         self.device = logits.device
 
-    def tickets(self, rows: int) -> int:
-        """How many tickets so many rows need: one each, or none if no row is split."""
-        return tickets_of(rows, self.splits)
-
     def workspace(
-        self, partials: Tensor | None, tickets: Tensor | None, planes: int, n_tickets: int
+        self, partials: Tensor | None, tickets: Tensor | None, rows: int, planes: int, sequences: int = 0
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Partials as floats, the same partials as ids, and tickets; allocated here if the caller gives none.
 
-        `planes` is the number of partials per split. What the kernel does not use is None.
+        What the kernel does not use is None.
         """
+        n_partials, n_tickets = room_of(rows, self.splits, planes, sequences)
         if n_tickets == 0:
             return None, None, None
-        needed = partials_of(planes, self.splits)
-        partials, tickets = shared_memory(partials, tickets, needed, n_tickets, self.device)
-        return (partials.view(torch.float32), partials, tickets) if needed else (None, None, tickets)
+        partials, tickets = shared_memory(partials, tickets, n_partials, n_tickets, self.device)
+        return (partials.view(torch.float32), partials, tickets) if n_partials else (None, None, tickets)
 
 
 def is_aligned(logits: Tensor, flags: Tensor | None) -> bool:

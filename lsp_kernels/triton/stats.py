@@ -102,7 +102,7 @@ def token_stats(
     if rows == 0:
         return tokens, top1, top2, log_odds
     launch = Launch(STATS, logits, flags, rows, splits)
-    values, ids, tickets = launch.workspace(partials, tickets, STATS_PLANES * rows, launch.tickets(rows))
+    values, ids, tickets = launch.workspace(partials, tickets, rows, STATS_PLANES)
     stats_kernel[(rows * launch.splits,)](
         logits,
         s_batch,

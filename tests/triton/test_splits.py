@@ -49,7 +49,11 @@ def test_no_sequence_of_a_batch_has_more_scored_rows_than_slots(rule: PrefixRule
 
 def test_where_n_may_exceed_the_rows_every_row_has_a_slot() -> None:
     """With n_active, all rows given may be scored, and with borders a sequence may lie anywhere."""
-    for counts, borders, shape in ((ints(99, 99), None, (2, 50)), (ints(99), ints(0, 100), (100,)), (None, ints(0, 100), (100,))):
+    for counts, borders, shape in (
+        (ints(99, 99), None, (2, 50)),
+        (ints(99), ints(0, 100), (100,)),
+        (None, ints(0, 100), (100,)),
+    ):
         assert commit_slots(logits(*shape), borders, counts, PrefixRule()).count == 100
 
 

@@ -106,25 +106,19 @@ def commit_workspace(
     """The numbers of partials and tickets that a launch of commit_prefix needs."""
     slots = commit_slots(logits, cu_rows, n_active, rule)
     splits = splits_of(slots.likely, logits.size(-1), device_of(logits.device).processors)
-    tickets = batch_of(logits, logits.dim() - 1, cu_rows) + tickets_of(slots.count, splits)
-    return partials_of(COMMIT_PLANES * slots.count, splits), tickets
+    return room_of(slots.count, splits, COMMIT_PLANES, batch_of(logits, logits.dim() - 1, cu_rows))
 
 
 def stats_workspace(logits: Tensor) -> tuple[int, int]:
     """The numbers of partials and tickets that a launch of token_stats needs."""
     rows = math.prod(logits.shape[:-1])
-    splits = splits_of(rows, logits.size(-1), device_of(logits.device).processors)
-    return partials_of(STATS_PLANES * rows, splits), tickets_of(rows, splits)
+    return room_of(rows, splits_of(rows, logits.size(-1), device_of(logits.device).processors), STATS_PLANES)
 
 
-def partials_of(planes: int, splits: int) -> int:
-    """The size of what all programs of a launch publish, with so many planes per split; 0 if no row is split."""
-    return planes * splits if splits > 1 else 0
-
-
-def tickets_of(rows: int, splits: int) -> int:
-    """One ticket per row; 0 if no row is split."""
-    return rows if splits > 1 else 0
+def room_of(rows: int, splits: int, planes: int, sequences: int = 0) -> tuple[int, int]:
+    """The numbers of partials and tickets: of every row, if rows are split, and a ticket of every sequence."""
+    shared = rows if splits > 1 else 0
+    return planes * shared * splits, sequences + shared
 
 
 def split_counts() -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lsp_kernels import PrefixRule, Vocabulary, reference
-from lsp_kernels.triton import commit, configs
+from lsp_kernels.triton import commit
 from tests.strategies import CommitCase, cases
 from tests.support import check_commit, check_select, check_stats, examples, in_sparse_file, same
 from tests.triton.interpreter import checked
@@ -114,11 +114,3 @@ def test_each_logit_of_a_scored_row_is_read_once_and_no_other() -> None:
     scored = rule.scored_rows(12)
     assert (reads[:, :scored] == 1).all()
     assert (reads[:, scored:] == 0).all()
-
-
-@pytest.mark.parametrize("rows", [1, 16, 64, 256, 100_000])
-@pytest.mark.parametrize("size", [1, 1000, 32000, 126464, 152064])
-def test_splits_are_powers_of_two_that_leave_each_enough_to_do(rows: int, size: int) -> None:
-    count = configs.commit.splits_of(rows, size, processors=132)
-    assert count in configs.commit.split_counts()
-    assert count == 1 or (size / count > configs.commit.LEAST_SPLIT / 2 and rows * count <= 132 * 8)
