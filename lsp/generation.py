@@ -113,7 +113,7 @@ def generate(
         Shows a bar on stderr (needs rich).
     **options
         Options of the loop, as in `lsp.Options`: block_length, lookahead, cache, refresh_every, refresh_scattered,
-        stop_early, temperature. Each replaces the one that the scheduler brings along.
+        stop_early, temperature, graph. Each replaces the one that the scheduler brings along.
 
     Returns
     -------

@@ -30,6 +30,8 @@ class Batch(NamedTuple):
         How many tokens at the left end of each sequence the pass appends to the cache.
     borders : list of int
         `cu_seqlens` on the host.
+    anew : bool
+        Whether a sequence begins in this pass or is computed anew.
     """
 
     numbers: list[int]
@@ -39,9 +41,10 @@ class Batch(NamedTuple):
     cu_seqlens: Tensor
     append: list[int]
     borders: list[int]
+    anew: bool
 
 
-def begin_pass(seats: Seats, cache: PrefixCache, device: torch.device) -> Batch:
+def begin_pass(seats: Seats, cache: PrefixCache) -> Batch:
     """Lays out a pass over what is not frozen: the front of every sequence, then the rest. Refreshes what is due."""
     canvases = seats.canvases
     if due := [b for b, canvas in enumerate(canvases) if canvas.begin_pass()]:
@@ -49,7 +52,8 @@ def begin_pass(seats: Seats, cache: PrefixCache, device: torch.device) -> Batch:
     tokens = np.concatenate([canvas.tokens[canvas.pass_begin : canvas.pass_end] for canvas in canvases])
     positions = np.concatenate([np.arange(canvas.pass_begin, canvas.pass_end) for canvas in canvases])
     borders = np.cumsum([0, *(canvas.pass_length for canvas in canvases)], dtype=np.int32)
-    ids, places = torch.from_numpy(np.stack([tokens, positions])).to(device)
-    cu_seqlens = torch.from_numpy(borders).to(device)
+    ids, places = torch.from_numpy(np.stack([tokens, positions])).to(cache.device)
+    cu_seqlens = torch.from_numpy(borders).to(cache.device)
     append = [canvas.append for canvas in canvases]
-    return Batch([*seats.numbers], canvases, ids, places, cu_seqlens, append, borders.tolist())
+    anew = any(canvas.frozen == 0 and canvas.pass_length for canvas in canvases)
+    return Batch([*seats.numbers], canvases, ids, places, cu_seqlens, append, borders.tolist(), anew)

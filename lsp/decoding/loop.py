@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from lsp.decoding.batch import begin_pass
+from lsp.decoding.batch import Batch, begin_pass
 from lsp.decoding.canvas import Canvas, check_prompts
 from lsp.decoding.clock import Clock
+from lsp.decoding.graphs import Captured
 from lsp.decoding.options import Options
+from lsp.decoding.passes import Eager, Pass
 from lsp.decoding.progress import DecodingError, Progress
 from lsp.decoding.scheduler import Chosen, Scheduler, described
+from lsp.decoding.scoring import Scoring
 from lsp.decoding.seats import Seats
-from lsp.decoding.step import Scoring, Step
+from lsp.decoding.step import Step
 from lsp.models.protocol import Model
 from lsp_kernels import PrefixCache, Vocabulary, Workspace
 from lsp_kernels.errors import as_integer
@@ -60,23 +63,22 @@ def decode(
         progress=progress,
         workspace=Workspace(),
     )
+    run = (Captured if options.graph else Eager)(model, cache, scoring)
     yield progress
-    yield from progress.clock.each(loop(model, cache, scheduler, scoring, progress))
+    yield from progress.clock.each(loop(run, cache, scheduler, scoring, progress))
 
 
 def loop(
-    model: Model, cache: PrefixCache, scheduler: Scheduler, scoring: Scoring, progress: Progress
+    run: Callable[[Batch], Pass], cache: PrefixCache, scheduler: Scheduler, scoring: Scoring, progress: Progress
 ) -> Iterator[Progress]:
     """Algorithm 1. `cache` is empty and every canvas is a prompt followed by masks (lines 1 and 2).
 
     N is the number of masks that a pass may commit: all that are left, or those within `lookahead` and the block.
     """
-    seats, clock = Seats(progress.canvases, cache), progress.clock
+    seats = Seats(progress.canvases, cache)
     while seats.fill():  # line 3: while N = |X_A| > 0 in any seat
-        batch = begin_pass(seats, cache, model.device)  # X_A, and before it what line 11 committed last
-        with clock("model"), progress.kept("the model"):
-            hidden = model(batch.tokens, batch.positions, batch.cu_seqlens, cache, batch.append)  # lines 4 and 12
-        step = Step(hidden, batch, scoring)
+        batch = begin_pass(seats, cache)  # X_A, and before it what line 11 committed last
+        step = Step(run(batch), batch, scoring)  # lines 4 and 12: the model
         chosen = scheduler(step)  # lines 5 to 10: margins, threshold, snapped length; or what a rival does
         accept(step, chosen, progress)  # line 11: X_F grows, X_A shrinks
         yield progress
@@ -84,6 +86,7 @@ def loop(
 
 def accept(step: Step, chosen: Sequence[Chosen], progress: Progress) -> None:
     """Commits what a scheduler chose: all of it, or nothing if any part of it cannot be used."""
+    step.finish()
     if step.broken is not None:
         number, what = step.broken
         where = f"sequence {number}, pass {progress.canvases[number].passes}"

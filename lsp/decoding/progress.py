@@ -36,6 +36,8 @@ class Progress:
         """If `part` of the model raises after something was committed, the error holds what was."""
         try:
             yield
+        except DecodingError:  # an inner part has said it
+            raise
         except Exception as error:
             if self.passes == 0:  # nothing to keep
                 raise

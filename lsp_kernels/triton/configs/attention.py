@@ -53,21 +53,27 @@ _AMPERE: Tiles = {
     128: [Tile(16, 64, 4, 2), Tile(32, 64, 4, 2), Tile(64, 32, 4, 3), Tile(128, 32, 8, 3)],
     256: [Tile(16, 32, 4, 2), Tile(32, 32, 4, 2), Tile(64, 32, 8, 2)],
 }
+# As for sm_80, but where its tiles spill here.
+_SM_120: Tiles = _AMPERE | {
+    32: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)],
+    128: [Tile(16, 64, 4, 2), Tile(32, 64, 4, 2), Tile(64, 32, 4, 3), Tile(128, 16, 8, 3)],
+}
 _HOPPER: Tiles = {
     32: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
     64: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 2), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
-    128: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
+    128: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 32, 4, 3), Tile(128, 64, 8, 3)],
     256: [Tile(16, 32, 4, 2), Tile(32, 32, 4, 2), Tile(64, 64, 8, 2)],
 }
 # No tile has 2 stages here: Triton 3.7.1 then lets tcgen05.mma read values that cp.async has copied to shared memory
 # without the proxy fence that must come between (`tests/triton/test_targets.py`).
-_BLACKWELL: Tiles = _HOPPER | {
+_BLACKWELL: Tiles = {
     32: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 4, 3)],
     64: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
+    128: [Tile(16, 64, 4, 3), Tile(32, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)],
     256: [Tile(16, 32, 4, 3), Tile(32, 32, 8, 3), Tile(64, 64, 8, 3)],
 }
 _GFX9: Tiles = {
-    32: [Tile(16, 64, 4, 2), Tile(32, 32, 4, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)],
+    32: [Tile(16, 64, 4, 2), Tile(32, 64, 4, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)],
     64: [Tile(16, 64, 4, 2), Tile(32, 32, 4, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)],
     128: [Tile(16, 64, 4, 2), Tile(32, 32, 4, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)],
     256: [Tile(16, 32, 4, 2), Tile(32, 32, 8, 1), Tile(64, 32, 8, 1)],
@@ -84,7 +90,8 @@ _NVIDIA_FLOAT32: Tiles = {32: [Tile(32, 32)], 64: [Tile(32, 32)], 128: [Tile(16,
 _CDNA_FLOAT32: Tiles = {32: [Tile(32, 32)], 64: [Tile(32, 32)], 128: [Tile(32, 32)], 256: [Tile(16, 32)]}
 _RDNA_FLOAT32: Tiles = {32: [Tile(16, 16)], 64: [Tile(16, 16)], 128: [Tile(16, 16, 8)], 256: [Tile(16, 16, 16)]}
 _TILES: dict[str, tuple[Tiles, Tiles]] = {
-    **{f"sm_{n}": (_AMPERE, _NVIDIA_FLOAT32) for n in (80, 86, 89, 120)},
+    **{f"sm_{n}": (_AMPERE, _NVIDIA_FLOAT32) for n in (80, 86, 89)},
+    "sm_120": (_SM_120, _NVIDIA_FLOAT32),
     "sm_90": (_HOPPER, _NVIDIA_FLOAT32),
     "sm_100": (_BLACKWELL, _NVIDIA_FLOAT32),
     **{name: (_GFX9, _CDNA_FLOAT32) for name in ("gfx942", "gfx950")},
