@@ -128,7 +128,7 @@ def test_extra_programs_are_shared_by_all_long_prefixes(monkeypatch: pytest.Monk
 def test_one_long_pass_in_a_full_batch_without_extra_programs_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache is short, so that the launch has no splits, however many keys the pass itself has."""
     monkeypatch.setattr(configs.attention, "LONG_KEYS", 64)
-    case = make_case([*[1] * 9, 60], [30] * 10, None, heads=(1, 1))
+    case = make_case([60, *[1] * 9], [30] * 10, None, heads=(1, 1))
     assert configs.attention.workspace_of(case.q, case.k_cache, case.prefix_lens) == (0, 0)
     with checked():
         check_attention(Served(attention).suffix_attention, case, ROUNDED)
