@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
 from lsp_kernels._ops import rule_arguments
+from lsp_kernels.triton import configs
 
 
 class Served:
@@ -72,3 +75,14 @@ class Served:
         lse = torch.empty(q.shape[:-1]) if return_lse else None
         self.module.suffix_attention_into(q, *arguments, slots, scale, *workspace, out, lse, splits=self.splits)
         return (out, lse) if return_lse else out
+
+
+def limit_extra(monkeypatch: pytest.MonkeyPatch, extra: int, most: int) -> None:
+    """Launches get this many extra programs, so that the device has to choose what it divides, into at most `most`."""
+    launch_of = configs.attention.launch_of
+
+    def limited(*arguments: object) -> configs.attention.AttentionLaunch:
+        least = configs.attention.LEAST_KEYS
+        return dataclasses.replace(launch_of(*arguments), extra=extra, splits=most, least_keys=least)
+
+    monkeypatch.setattr(configs.attention, "launch_of", limited)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from tests.attention_cases import (
 )
 from tests.support import examples, in_sparse_file
 from tests.triton.interpreter import checked
-from tests.triton.served import Served
+from tests.triton.served import Served, limit_extra
 
 small = attention_cases(sizes=(32, 48, 64), longest_prefix=70, longest_suffix=20)
 splits = st.sampled_from([1, 2, 5])
@@ -82,17 +81,6 @@ def test_slots_are_clamped_as_the_reference_clamps_them(slots: list[int], splits
     with checked():
         out = case.run(Served(attention, splits).suffix_attention)
     torch.testing.assert_close(out, case.run(reference.suffix_attention), rtol=0, atol=1e-5)
-
-
-def limit_extra(monkeypatch: pytest.MonkeyPatch, extra: int, most: int) -> None:
-    """Launches get this many extra programs, so that the device has to choose what it divides, into at most `most`."""
-    launch_of = configs.attention.launch_of
-
-    def limited(*arguments: object) -> configs.attention.AttentionLaunch:
-        least = configs.attention.LEAST_KEYS
-        return dataclasses.replace(launch_of(*arguments), extra=extra, splits=most, least_keys=least)
-
-    monkeypatch.setattr(configs.attention, "launch_of", limited)
 
 
 def splits_written(case: AttentionCase, extra: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from tests.attention_cases import (
 from tests.support import ints
 from tests.triton.interpreter import checked
 from tests.triton.mutants import NOTICED, Defect, damaged
-from tests.triton.served import Served
+from tests.triton.served import Served, limit_extra
 
 
 def compare(served: Served, case: AttentionCase) -> None:
@@ -146,14 +145,9 @@ def crowded(served: Served) -> None:
     With one length of a split to try, nothing fits and nothing is divided.
     """
     case = make_case([*[3] * 8, 40, 5], [*[0] * 8, 60, 99], [*[3] * 8, 20, 0], heads=(2, 2))
-    launch_of = configs.attention.launch_of
-
-    def limited(*arguments: object) -> configs.attention.AttentionLaunch:
-        return dataclasses.replace(launch_of(*arguments), extra=5, splits=6, least_keys=16)
-
     for lengths in (16, 1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(configs.attention, "launch_of", limited)
+            limit_extra(patch, extra=5, most=6)
             patch.setattr(served.module, "DOUBLINGS", tl.constexpr(lengths))
             sizes = configs.attention.workspace_of(case.q, case.k_cache, case.prefix_lens)
             room = tuple(torch.zeros(size, dtype=torch.int32) for size in sizes)
