@@ -15,7 +15,7 @@ from bench.sizes import sized
 from bench.support import COMPILER
 from lsp_kernels import Workspace, reference, suffix_attention, warmup_attention
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu("sm_80", attention=True), pytest.mark.usefixtures("gpu")]
 SIZE = sized(128, tiny=32)
 SHAPES = [  # heads of queries and keys, prefix, suffix
     pytest.param(*shape, id="{0}/{1}, {3} queries, prefix {2}".format(*shape))

@@ -1,9 +1,11 @@
-"""The same promises on a real GPU, where there is one: ``pytest -m gpu``."""
+"""The same promises through the public functions on a GPU: the real one, or virtual ones where there is none.
+
+``pytest -m gpu`` runs these.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,10 +27,18 @@ from lsp_kernels import (
     warmup_commit,
 )
 from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
+from tests.gpus import IS_REAL, RealGpu, VirtualGpu
 from tests.strategies import CommitCase, cases
 from tests.support import check_commit, check_select, check_stats, examples, same
 
-pytestmark = pytest.mark.gpu
+commit = pytest.mark.gpu("sm_90")
+attention = pytest.mark.gpu("sm_80", attention=True)
+Gpu = RealGpu | VirtualGpu
+
+
+def times(real: int, virtual: int) -> int:
+    """How often something is tried: an emulated launch takes a tenth of a second and more."""
+    return real if IS_REAL else virtual
 
 
 class OnGpu:
@@ -53,21 +63,26 @@ def move(value: Any) -> Any:
     return whole.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
-@examples(1000)
+@commit
+@examples(times(1000, virtual=15))
 @given(case=cases())
-def test_commit_agrees_with_the_enumeration_of_thresholds(case: CommitCase) -> None:
+def test_commit_agrees_with_the_enumeration_of_thresholds(gpu: Gpu, case: CommitCase) -> None:
     check_commit(OnGpu(), case)
 
 
-@examples(300)
+@commit
+@examples(times(300, virtual=15))
 @given(case=cases(), strided=st.booleans(), shift=st.sampled_from([0.0, 2.0]))
-def test_select_agrees_with_the_enumeration_of_thresholds(case: CommitCase, strided: bool, shift: float) -> None:
+def test_select_agrees_with_the_enumeration_of_thresholds(
+    gpu: Gpu, case: CommitCase, strided: bool, shift: float
+) -> None:
     check_select(OnGpu(), case, strided, shift)
 
 
-@examples(300)
+@commit
+@examples(times(300, virtual=15))
 @given(case=cases(most=10))
-def test_stats_agree_with_the_definition(case: CommitCase) -> None:
+def test_stats_agree_with_the_definition(gpu: Gpu, case: CommitCase) -> None:
     check_stats(OnGpu(), case)
 
 
@@ -89,11 +104,15 @@ class Step:
 
 
 @pytest.fixture
-def step() -> Step:
-    vocabulary = Vocabulary(126464, delimiters=range(0, 126464, 50), stops=[3], suppress=[126336], device="cuda")
-    return Step(torch.randn(2, 64, 126464, device="cuda", dtype=torch.bfloat16), PrefixRule(), vocabulary)
+def step(gpu: Gpu) -> Step:
+    length, size = gpu.sized((64, 126464), virtual=(6, 10304))
+    hidden = size - 128
+    vocabulary = Vocabulary(size, delimiters=range(0, size, 50), stops=[3], suppress=[hidden], device="cuda")
+    return Step(torch.randn(2, length, size, device="cuda", dtype=torch.bfloat16), PrefixRule(), vocabulary)
 
 
+@commit
+@pytest.mark.real_gpu
 def test_a_captured_graph_replays_on_new_logits(step: Step) -> None:
     workspace = Workspace()
     warmup_commit(step.logits, rule=step.rule, vocabulary=step.vocabulary)
@@ -110,12 +129,13 @@ def test_a_captured_graph_replays_on_new_logits(step: Step) -> None:
         step.check(commit)
 
 
+@commit
 def test_two_streams_with_a_workspace_each(step: Step) -> None:
     streams = [torch.cuda.Stream() for _ in range(2)]
     workspaces = [Workspace() for _ in streams]
     results = []
     torch.cuda.synchronize()
-    for _ in range(20):
+    for _ in range(times(20, virtual=2)):
         for stream, workspace in zip(streams, workspaces, strict=True):
             with torch.cuda.stream(stream):
                 results.append(step.run(workspace))
@@ -124,6 +144,7 @@ def test_two_streams_with_a_workspace_each(step: Step) -> None:
         step.check(commit)
 
 
+@commit
 def test_a_workspace_belongs_to_one_stream(step: Step) -> None:
     workspace = Workspace()
     step.run(workspace)
@@ -134,18 +155,11 @@ def test_a_workspace_belongs_to_one_stream(step: Step) -> None:
         step.run(workspace)
 
 
-def launches(run: Callable[[], object]) -> list[str]:
-    """Names of everything that a call starts on the GPU."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run()
-        torch.cuda.synchronize()
-    return [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-
-
-def test_nothing_but_the_kernel_is_launched(step: Step) -> None:
+@commit
+def test_nothing_but_the_kernel_is_launched(gpu: Gpu, step: Step) -> None:
     workspace = Workspace()
     step.run(workspace)
-    assert launches(lambda: step.run(workspace)) == ["commit_kernel"]
+    assert gpu.launched(lambda: step.run(workspace)) == ["commit_kernel"]
 
 
 def attention_on_gpu(*tensors: torch.Tensor | None, **arguments: Any) -> torch.Tensor:
@@ -157,28 +171,35 @@ def attention_on_gpu(*tensors: torch.Tensor | None, **arguments: Any) -> torch.T
     return out.cpu()
 
 
-@examples(500)
-@given(case=attention_cases(longest_prefix=2000, longest_suffix=300))
-def test_attention_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(case: AttentionCase) -> None:
+@attention
+@examples(times(500, virtual=4))
+@given(case=attention_cases(longest_prefix=times(2000, virtual=300), longest_suffix=times(300, virtual=20)))
+def test_attention_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(gpu: Gpu, case: AttentionCase) -> None:
     check_attention(attention_on_gpu, case, factor=2.0)
 
 
 @pytest.fixture
-def long_prefixes() -> AttentionCase:
+def long_prefixes(gpu: Gpu) -> AttentionCase:
     """So few rows and so many keys that they are shared between programs."""
-    case = make_case([16, 9], [8000, 3000], [5, 0], heads=(28, 4), size=128, dtype=torch.bfloat16)
+    tokens, prefixes, heads, size = gpu.sized(
+        ([16, 9], [8000, 3000], (28, 4), 128), virtual=([5, 1], [600, 90], (7, 1), 64)
+    )
+    case = make_case(tokens, prefixes, [5, 0], heads=heads, size=size, dtype=torch.bfloat16)
     return AttentionCase(*(move(getattr(case, field.name)) for field in dataclasses.fields(case)))
 
 
+@attention
 def test_attention_gives_the_same_bits_every_time(long_prefixes: AttentionCase) -> None:
     workspace = Workspace()
     first = long_prefixes.with_fresh_cache().run(suffix_attention, workspace=workspace)
     assert workspace.partials.numel() > 0
-    for _ in range(50):
+    for _ in range(times(50, virtual=2)):
         assert_same_bits(long_prefixes.with_fresh_cache().run(suffix_attention, workspace=workspace), first)
     assert not workspace.tickets.any()
 
 
+@attention
+@pytest.mark.real_gpu
 def test_a_captured_attention_replays_on_a_longer_prefix(long_prefixes: AttentionCase) -> None:
     case, workspace, stream = long_prefixes, Workspace(), torch.cuda.Stream()
     case.append_lens.zero_()
@@ -197,7 +218,8 @@ def test_a_captured_attention_replays_on_a_longer_prefix(long_prefixes: Attentio
         torch.testing.assert_close(out, case.run(reference.suffix_attention), rtol=0.02, atol=0.02)
 
 
-def test_nothing_but_the_attention_kernel_is_launched(long_prefixes: AttentionCase) -> None:
+@attention
+def test_nothing_but_the_attention_kernel_is_launched(gpu: Gpu, long_prefixes: AttentionCase) -> None:
     workspace = Workspace()
     long_prefixes.run(suffix_attention, workspace=workspace)
-    assert launches(lambda: long_prefixes.run(suffix_attention, workspace=workspace)) == ["attention_kernel"]
+    assert gpu.launched(lambda: long_prefixes.run(suffix_attention, workspace=workspace)) == ["attention_kernel"]

@@ -1,0 +1,105 @@
+"""The GPU of a test: the real one, or a virtual one of each architecture on a machine that has none.
+
+A test asks for the fixture `gpu` and has the marker `gpu`. Its arguments are the architectures on which the ordinary
+tests run it, `make test-targets` runs it on the others. ``attention=True`` leaves out architectures whose tensor-core
+instructions the emulator does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+T = TypeVar("T")
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
+LARGE_TILES = {"sm_90": "wgmma", "sm_100": "tcgen05"}  # what attention uses from 64 rows on; mma elsewhere
+IS_REAL = torch.cuda.is_available()
+SILENT = ("empty", "new_empty", "_unsafe_view", "detach", "alias")  # aten functions that launch nothing, beside views
+
+
+def executed_architectures() -> list[str]:
+    """Those whose attention kernels the emulator executes in every tile."""
+    from tests.virtual_gpu.table import knows
+
+    return [name for name in ARCHITECTURES if name not in LARGE_TILES or knows(LARGE_TILES[name])]
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Gives a test with the marker `gpu` its GPUs."""
+    marker = metafunc.definition.get_closest_marker("gpu")
+    if marker is None:
+        return
+    if IS_REAL or metafunc.definition.get_closest_marker("real_gpu"):
+        metafunc.parametrize("gpu", ["real"], indirect=True)
+        return
+    names = executed_architectures() if marker.kwargs.get("attention") else ARCHITECTURES
+    chosen = [pytest.param(name, marks=() if name in marker.args else pytest.mark.targets) for name in names]
+    metafunc.parametrize("gpu", chosen, indirect=True)
+
+
+class RealGpu:
+    """The GPU of this machine."""
+
+    def sized(self, real: T, virtual: T) -> T:
+        return real
+
+    def launched(self, run: Callable[[], object]) -> list[str]:
+        """Names of everything that a call starts on the GPU."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            run()
+            torch.cuda.synchronize()
+        return [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+
+
+class VirtualGpu:
+    """A GPU that is not there. `driver` has the launches."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def sized(self, real: T, virtual: T) -> T:
+        return virtual
+
+    def launched(self, run: Callable[[], object]) -> list[str]:
+        """Names of the kernels that a call launches, and of the functions of torch that would launch one."""
+        before = self.driver.executed
+        with _Recorder() as torchs:
+            run()
+        ours = [launch.name for launch in self.driver.launches][before - self.driver.executed :]
+        return [*torchs.names, *ours]
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes which functions of torch are called, except those that only describe or allocate memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        if func.namespace == "aten" and not func.is_view and name not in SILENT:
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def gpu_of(name: str, **options: Any) -> Iterator[RealGpu | VirtualGpu]:
+    """The real GPU for "real", else a virtual one of this architecture that the kernels' launchers take for real."""
+    if name == "real":
+        yield RealGpu()
+        return
+    from lsp_kernels.triton.configs.device import device_of
+    from tests.virtual_gpu import virtual_gpu
+
+    device_of.cache_clear()
+    try:
+        with virtual_gpu(name, **{"keep": 8, **options}) as driver:
+            yield VirtualGpu(driver)
+    finally:
+        device_of.cache_clear()
