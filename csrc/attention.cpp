@@ -51,7 +51,7 @@ struct Cache {
 };
 
 struct Sequence {
-  int64_t begin, tokens, prefix, append;
+  int64_t begin, tokens, prefix, append, slot;  // `slot`: its row of the cache
 };
 
 // The rows [row, row + rows) of one head of keys against the keys [first, last); keys count from the frozen prefix on
@@ -104,7 +104,7 @@ struct Call {
     const int64_t old = std::min(task.first, s.prefix), old_end = std::min(task.last, s.prefix);
     const int64_t now = std::max(task.first, s.prefix) - s.prefix, now_end = std::max(task.last, s.prefix) - s.prefix;
     return {q.at(b, s.begin, h * group), q.token, q.head, group, task.row, task.rows, size, scale, negative,
-            {{k_cache.at(b, h, old), v_cache.at(b, h, old), k_cache.slot, v_cache.slot, old_end - old},
+            {{k_cache.at(s.slot, h, old), v_cache.at(s.slot, h, old), k_cache.slot, v_cache.slot, old_end - old},
              {k.at(b, s.begin + now, h), v.at(b, s.begin + now, h), k.token, v.token, now_end - now}}};
   }
 
@@ -113,8 +113,8 @@ struct Call {
     const Sequence& s = sequences[task.sequence];
     const int64_t b = task.sequence, h = task.head;
     for (int64_t i = 0; i < s.append; ++i) {
-      std::copy_n(k.at(b, s.begin + i, h), size, k_cache.at(b, h, s.prefix + i));
-      std::copy_n(v.at(b, s.begin + i, h), size, v_cache.at(b, h, s.prefix + i));
+      std::copy_n(k.at(b, s.begin + i, h), size, k_cache.at(s.slot, h, s.prefix + i));
+      std::copy_n(v.at(b, s.begin + i, h), size, v_cache.at(s.slot, h, s.prefix + i));
     }
   }
 
@@ -159,6 +159,13 @@ struct Call {
     }
   }
 
+  // Rows past the last border belong to nobody.
+  void clear(int64_t first, int64_t last) const {
+    const int64_t row = heads * group;
+    std::fill(out.data + first * row * size, out.data + last * row * size, T{});
+    if (lse) std::fill(lse + first * row, lse + last * row, -INFINITY);
+  }
+
   // Merges the tasks [i, end), which have the same rows and consecutive keys.
   void merge(const std::vector<Task>& all, size_t i, size_t end, const float* parts) const {
     std::vector<float> sum(size);
@@ -180,7 +187,7 @@ struct Call {
 
 // The shapes, dtypes and strides of q, k, v and the caches; returns the number of sequences.
 int64_t check_tensors(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
-                      const MaybeTensor& cu_seqlens) {
+                      const MaybeTensor& cu_seqlens, bool slots) {
   const bool packed = cu_seqlens.has_value();
   const int64_t dims = packed ? 3 : 4;
   if (q.dim() != dims) fail_shape("q", packed ? "[T, Hq, D] with cu_seqlens" : "[B, N, Hq, D] without cu_seqlens", q);
@@ -195,8 +202,8 @@ int64_t check_tensors(const Tensor& q, const Tensor& k, const Tensor& v, const T
   if (v.dim() != dims || !std::equal(k.sizes(), k.sizes() + dims, v.sizes())) fail_shape("v", "the shape of k", v);
 
   const int64_t batch = packed ? check_borders("cu_seqlens", *cu_seqlens) : q.size(0);
-  if (k_cache.dim() != 4 || k_cache.size(0) != batch || k_cache.size(1) != kv_heads || k_cache.size(3) != size)
-    fail_shape("k_cache", "[B, Hkv, S, D]", k_cache);
+  if (k_cache.dim() != 4 || (!slots && k_cache.size(0) != batch) || k_cache.size(1) != kv_heads || k_cache.size(3) != size)
+    fail_shape("k_cache", slots ? "[rows, Hkv, S, D]" : "[B, Hkv, S, D]", k_cache);
   if (v_cache.dim() != 4 || !std::equal(k_cache.sizes(), k_cache.sizes() + 4, v_cache.sizes()))
     fail_shape("v_cache", "the shape of k_cache", v_cache);
   if (batch > MOST_ROWS || q.size(dims - 3) > MOST_ROWS / heads) fail_shape("q", "at most 2^31 - 1 rows per sequence", q);
@@ -215,19 +222,26 @@ int64_t check_tensors(const Tensor& q, const Tensor& k, const Tensor& v, const T
   return batch;
 }
 
-std::vector<Sequence> sequences_of(int64_t batch, int64_t length, int64_t capacity, const MaybeTensor& cu_seqlens,
-                                   const Tensor& prefix_lens, const MaybeTensor& append_lens) {
+// The sequences of `length` tokens. Those with tokens in the pass have distinct rows of the cache, which has `rows`.
+std::vector<Sequence> sequences_of(int64_t batch, int64_t length, int64_t rows, int64_t capacity,
+                                   const MaybeTensor& cu_seqlens, const Tensor& prefix_lens,
+                                   const MaybeTensor& append_lens, const MaybeTensor& slots) {
   const int32_t *prefixes = data_of<int32_t>(prefix_lens), *appends = data_or_null<int32_t>(append_lens),
-                *borders = data_or_null<int32_t>(cu_seqlens);
+                *borders = data_or_null<int32_t>(cu_seqlens), *places = data_or_null<int32_t>(slots);
   if (borders && borders[0] != 0) fail_value("cu_seqlens[0]", "0", borders[0]);
-  if (borders && borders[batch] != length) fail_value(at("cu_seqlens", batch), std::to_string(length), borders[batch]);
   std::vector<Sequence> out(batch);
+  std::vector<bool> taken(places ? rows : 0);
   for (int64_t b = 0; b < batch; ++b) {
     const Span span = rows_of("cu_seqlens", borders, b, length);
     const int64_t tokens = span.end - span.begin;
     const int64_t prefix = in_range("prefix_lens", b, prefixes[b], 0, capacity);
     const int64_t append = appends ? in_range("append_lens", b, appends[b], 0, std::min(tokens, capacity - prefix)) : 0;
-    out[b] = {span.begin, tokens, prefix, append};
+    const int64_t slot = places ? in_range("slots", b, places[b], 0, rows - 1) : b;
+    if (places && tokens > 0) {
+      if (taken[slot]) fail_value(at("slots", b), "a row of its own", slot);
+      taken[slot] = true;
+    }
+    out[b] = {span.begin, tokens, prefix, append, slot};
   }
   return out;
 }
@@ -238,19 +252,21 @@ struct Operands {
   Tensor q, k, v, k_cache, v_cache;
   MaybeTensor cu_seqlens;
   Tensor prefix_lens;
-  MaybeTensor append_lens;
+  MaybeTensor append_lens, slots;
   double scale;
 
   bool packed() const { return cu_seqlens.has_value(); }
 
   std::vector<Sequence> check() const {
-    const int64_t batch = check_tensors(q, k, v, k_cache, v_cache, cu_seqlens);
+    const int64_t batch = check_tensors(q, k, v, k_cache, v_cache, cu_seqlens, slots.has_value());
     if (check_table("prefix_lens", prefix_lens, aoti_torch_dtype_int32(), "int32") != batch)
       fail_shape("prefix_lens", "[" + std::to_string(batch) + "]", prefix_lens);
     check_lengths("append_lens", append_lens, batch);
+    check_lengths("slots", slots, batch);
     if (!std::isfinite(scale)) fail("Invalid scale: expected a finite number, got " + std::to_string(scale));
     if (append_lens) check_overlap(q, k, v, k_cache, v_cache);
-    return sequences_of(batch, q.size(packed() ? 0 : 1), k_cache.size(2), cu_seqlens, prefix_lens, append_lens);
+    return sequences_of(batch, q.size(packed() ? 0 : 1), k_cache.size(0), k_cache.size(2), cu_seqlens, prefix_lens,
+                        append_lens, slots);
   }
 
   void attend(Tensor& out, float* lse, std::vector<Sequence> sequences) {
@@ -262,15 +278,16 @@ struct Operands {
                          q.size(q.dim() - 2) / heads, q.size(q.dim() - 1),
                          float(std::abs(scale) * 1.4426950408889634), scale < 0, lse, std::move(sequences)};
       on_current_isa([&](auto blocks) { call.template run<decltype(blocks)>(); });
+      if (flat) call.clear(data_of<int32_t>(*cu_seqlens)[call.sequences.size()], q.size(0));
     });
   }
 };
 
 std::tuple<Tensor> suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
-                                    Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
-                                    MaybeTensor /*tickets*/) {
+                                    Tensor prefix_lens, MaybeTensor append_lens, MaybeTensor slots, double scale,
+                                    MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
   Operands given{std::move(q), std::move(k), std::move(v), std::move(k_cache), std::move(v_cache), std::move(cu_seqlens),
-                 std::move(prefix_lens), std::move(append_lens), scale};
+                 std::move(prefix_lens), std::move(append_lens), std::move(slots), scale};
   std::vector<Sequence> sequences = given.check();
   Tensor out = empty_cpu(given.q.sizes(), given.q.dim(), given.q.dtype());
   given.attend(out, nullptr, std::move(sequences));
@@ -278,10 +295,10 @@ std::tuple<Tensor> suffix_attention(Tensor q, Tensor k, Tensor v, Tensor k_cache
 }
 
 std::tuple<> suffix_attention_into(Tensor q, Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, MaybeTensor cu_seqlens,
-                                   Tensor prefix_lens, MaybeTensor append_lens, double scale, MaybeTensor /*partials*/,
-                                   MaybeTensor /*tickets*/, Tensor out, MaybeTensor lse) {
+                                   Tensor prefix_lens, MaybeTensor append_lens, MaybeTensor slots, double scale,
+                                   MaybeTensor /*partials*/, MaybeTensor /*tickets*/, Tensor out, MaybeTensor lse) {
   Operands given{std::move(q), std::move(k), std::move(v), std::move(k_cache), std::move(v_cache), std::move(cu_seqlens),
-                 std::move(prefix_lens), std::move(append_lens), scale};
+                 std::move(prefix_lens), std::move(append_lens), std::move(slots), scale};
   std::vector<Sequence> sequences = given.check();
   const std::initializer_list<const Tensor*> others = {&given.q, &given.k, &given.v, &given.k_cache, &given.v_cache};
   const int64_t dims = given.q.dim();

@@ -143,7 +143,7 @@ def check_sequence_values(
     length, batch = rows.size(row_dims - 1), batch_of(rows, row_dims, cu_rows)
     given = [length] * batch
     if cu_rows is not None:
-        given = check_borders("cu_rows", cu_rows, length, whole=False)
+        given = check_borders("cu_rows", cu_rows, length, from_zero=False)
     if starts is not None:
         for b, start in enumerate(starts.tolist()):
             if not 0 <= start <= given[b]:
@@ -169,6 +169,7 @@ def check_attention(
     cu_seqlens: Tensor | None,
     prefix_lens: Tensor,
     append_lens: Tensor | None,
+    slots: Tensor | None,
 ) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
         check_tensor(name, tensor)
@@ -193,8 +194,12 @@ def check_attention(
     if cu_seqlens is not None:
         check_index("cu_seqlens", cu_seqlens, None, q)
     batch = q.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
-    if k_cache.dim() != 4 or k_cache.size(0) != batch or k_cache.size(1) != k.size(-2) or k_cache.size(3) != size:
-        fail_shape("k_cache", f"[{batch}, {k.size(-2)}, S, {size}]", k_cache)
+    if k_cache.dim() != 4 or k_cache.size(1) != k.size(-2) or k_cache.size(3) != size:
+        fail_shape("k_cache", f"[{'B' if slots is None else 'rows'}, {k.size(-2)}, S, {size}]", k_cache)
+    if slots is None and k_cache.size(0) != batch:
+        fail_shape("k_cache", f"{batch} rows, one for each sequence (or slots)", k_cache)
+    if slots is not None and k_cache.size(0) == 0 < batch:
+        fail_shape("k_cache", "at least one row", k_cache)
     if v_cache.shape != k_cache.shape:
         fail_shape("v_cache", f"{list(k_cache.shape)} as k_cache", v_cache)
     for name, tensor in (("q", q), ("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
@@ -202,6 +207,8 @@ def check_attention(
     check_index("prefix_lens", prefix_lens, batch, q)
     if append_lens is not None:
         check_index("append_lens", append_lens, batch, q)
+    if slots is not None:
+        check_index("slots", slots, batch, q)
     if math.prod(tokens) * heads + batch > MOST_ROWS:
         fail_shape("q", "fewer than 2^31 rows and sequences together", q)
     if k_cache.size(2) > MOST_ROWS - q.size(-3):

@@ -26,7 +26,7 @@ from ._checks import (
     check_tables,
 )
 from ._overlap import check_overlap, check_results
-from .errors import check_attention_lengths, fail_dtype, values_are_free
+from .errors import check_attention_lengths, check_slots, fail_dtype, values_are_free
 from .rule import PrefixRule
 
 
@@ -69,7 +69,7 @@ def check_commit_prefix(
 def check_suffix_attention(*arguments: Any, floats: tuple[torch.dtype, ...] = (*FLOATS, torch.float64)) -> None:
     """`floats`: the dtypes that the backend serves; float64 is for the reference alone."""
     *tensors, scale, _partials, _tickets = arguments
-    q, k, v, k_cache, v_cache, _cu_seqlens, _prefix_lens, append_lens = tensors
+    q, k, v, k_cache, v_cache, _cu_seqlens, _prefix_lens, append_lens, _slots = tensors
     check_attention(*tensors)
     if q.dtype not in floats:
         fail_dtype("q", "float32, bfloat16 or float16", q)
@@ -96,8 +96,10 @@ def commit_prefix_values(logits: Tensor, *rest: Any) -> None:
 
 
 def suffix_attention_values(q: Tensor, *rest: Any) -> None:
-    _k, _v, k_cache, _v_cache, cu_seqlens, prefix_lens, append_lens, *_ = rest
-    check_attention_lengths(q.size(-3), k_cache.size(2), cu_seqlens, prefix_lens, append_lens)
+    _k, _v, k_cache, _v_cache, cu_seqlens, prefix_lens, append_lens, slots, *_ = rest
+    given = check_attention_lengths(q.size(-3), k_cache.size(2), cu_seqlens, prefix_lens, append_lens)
+    if slots is not None:
+        check_slots(k_cache.size(0), slots, given)
 
 
 SHAPES: dict[str, Callable[..., None]] = {

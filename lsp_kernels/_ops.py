@@ -36,10 +36,10 @@ SCHEMAS = {
     "commit_prefix": f"(Tensor logits, {SEQUENCES}, Tensor? flags, Tensor? suppressed, {RULE}, {WORKSPACE}) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     "suffix_attention": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
-    f"Tensor? append_lens, float scale, {WORKSPACE}) -> Tensor",
+    f"Tensor? append_lens, Tensor? slots, float scale, {WORKSPACE}) -> Tensor",
     # The same into memory of the caller, with the log-sum-exp of the scores if there is a tensor for it.
     "suffix_attention_into": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
-    f"Tensor? append_lens, float scale, {WORKSPACE}, Tensor(e!) out, Tensor(f!)? lse) -> ()",
+    f"Tensor? append_lens, Tensor? slots, float scale, {WORKSPACE}, Tensor(e!) out, Tensor(f!)? lse) -> ()",
 }
 
 library = torch.library.Library(NAMESPACE, "DEF")
@@ -117,14 +117,14 @@ def _commit_prefix(
 
 
 def _suffix_attention(*arguments: Any) -> Tensor:
-    *tensors, scale, _partials, _tickets = arguments
-    out: Tensor = reference.suffix_attention(*tensors, scale=scale)
+    *tensors, slots, scale, _partials, _tickets = arguments
+    out: Tensor = reference.suffix_attention(*tensors, slots=slots, scale=scale)
     return out
 
 
 def _suffix_attention_into(*arguments: Any) -> None:
-    *tensors, scale, _partials, _tickets, out, lse = arguments
-    _, sums = reference.suffix_attention(*tensors, scale=scale, out=out, return_lse=True)
+    *tensors, slots, scale, _partials, _tickets, out, lse = arguments
+    _, sums = reference.suffix_attention(*tensors, slots=slots, scale=scale, out=out, return_lse=True)
     if lse is not None:
         lse.copy_(sums)
 

@@ -31,6 +31,7 @@ def suffix_attention(
     prefix_lens: Tensor,
     append_lens: Tensor | None = None,
     *,
+    slots: Tensor | None = None,
     scale: float | None = None,
     workspace: Workspace | None = None,
     out: Tensor | None = None,
@@ -38,9 +39,9 @@ def suffix_attention(
 ) -> Any:
     """Attends to the frozen prefix in the cache and to the tokens of the pass, and appends to the cache, in one launch.
 
-    Every query of sequence b sees the first ``prefix_lens[b]`` slots of the cache and all tokens of its own sequence in
-    the pass, in both directions. The K/V of the first ``append_lens[b]`` tokens of the pass are written to the slots
-    after the prefix. No other slot is written, and no slot past the prefix is read, so those may hold anything.
+    Every query of sequence b sees the first ``prefix_lens[b]`` tokens of its row of the cache and all tokens of its own
+    sequence in the pass, in both directions. The K/V of the first ``append_lens[b]`` tokens of the pass are written to
+    the cache after the prefix. Nothing else is written, and nothing past the prefix is read, so that may be anything.
 
     Parameters
     ----------
@@ -50,15 +51,19 @@ def suffix_attention(
         float64, for checks.
     k, v : Tensor, as q, with Hkv heads
         Hq is a multiple of Hkv. K has its rotary embedding applied.
-    k_cache, v_cache : Tensor, [B, Hkv, S, D]
+    k_cache, v_cache : Tensor, [B, Hkv, S, D], or with `slots` [rows, Hkv, S, D]
         Written in place if there is an append, which autograd notices. Then neither may be a leaf that requires a
         gradient, and no element may share memory with another one, with the other cache or with q, k and v.
     cu_seqlens : Tensor, int32 [B + 1], or None
-        Borders of the packed sequences, from 0 to T. A sequence may be empty. None with a batch [B, N, Hq, D].
+        Borders of the packed sequences, from 0 to at most T. A sequence may be empty. Tokens past the last border
+        belong to nobody: no query sees them, and their output is 0. None with a batch [B, N, Hq, D].
     prefix_lens : Tensor, int32 [B]
-        How many slots of each sequence hold its frozen prefix.
+        How many tokens of each sequence are in the cache: its frozen prefix.
     append_lens : Tensor, int32 [B], optional
         How many tokens of each sequence, from its first in the pass on, are appended. By default none.
+    slots : Tensor, int32 [B], optional
+        Which row of the cache each sequence has; by default sequence b has row b. Sequences with tokens in the pass
+        have distinct rows.
     scale : float, optional
         Factor of the scores, by default 1 / sqrt(D).
     workspace : Workspace, optional
@@ -76,7 +81,8 @@ def suffix_attention(
         the output is 0, as torch's attention defines it. A score that is NaN or +inf makes the output NaN. On a GPU a
         whole tile of keys that score -inf still gives NaN.
     lse : Tensor, float32 [T, Hq] or [B, N, Hq], with `return_lse` only
-        log sum exp(scale q k) over the keys that the query sees; -inf where all of them score -inf.
+        log sum exp(scale q k) over the keys that the query sees; -inf where all of them score -inf, and past the last
+        border.
 
     Notes
     -----
@@ -97,7 +103,7 @@ def suffix_attention(
     >>> torch.equal(k_cache[0, :, :3], k[:3].transpose(0, 1)), bool(k_cache[0, :, 3:].any())
     (True, False)
     """
-    tensors = (q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
+    tensors = (q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, slots)
     try:
         if scale is None:
             scale = q.size(-1) ** -0.5
@@ -121,7 +127,7 @@ def suffix_attention(
         if q.dtype != torch.float64:
             raise
         with torch.no_grad():
-            result, lse = reference.suffix_attention(*tensors, scale=scale, out=out, return_lse=True)
+            result, lse = reference.suffix_attention(*tensors[:-1], slots=slots, scale=scale, out=out, return_lse=True)
     if not torch.compiler.is_compiling():  # compiled code knows from the schema what is written
         if append_lens is not None:
             increment_version((k_cache, v_cache))
@@ -154,7 +160,7 @@ def warmup_attention(
     >>> q, k, v = torch.randn(3, 1, 5, 1, 32)
     >>> warmup_attention(q, k, v, k_cache, v_cache, None, torch.zeros(1, dtype=torch.int32))
     """
-    check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens)
+    check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, None)
     if q.device.type != "cuda" or triton_reason() is not None:
         return
     from .triton import attention as kernels

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ._checks import FLOATS
+from ._memory import free_bytes, readable
+from ._pass import Pass, Tables, upload
 from .attention import suffix_attention
 from .errors import as_integer, check_borders, check_index, values_are_free
 from .workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-MEMINFO = Path("/proc/meminfo")
 SHAPE = ("n_layers", "batch", "n_kv_heads", "capacity", "head_dim")
 
 
@@ -27,11 +26,16 @@ class PrefixCache:
     A pass is `begin`, then `attend` once per layer, then `advance`. Only `advance` makes the appended tokens part of
     the prefixes, so a pass that is interrupted leaves them as they were. It freezes nothing that was not written.
 
+    What is between `begin` and `advance` can be captured in a CUDA graph: all lengths are on the device, at addresses
+    that stay. A replay is `begin`, the graph, `written`, `advance`, with as many sequences as were captured; those that
+    are not used are empty.
+
     Parameters
     ----------
     n_layers, batch, n_kv_heads, capacity, head_dim : int
-        Each layer holds K and V of shape [batch, n_kv_heads, capacity, head_dim]. All of it is allocated at once;
-        `bytes_needed` gives the size beforehand. head_dim is a multiple of 16 from 32 to 256.
+        Each layer holds K and V of shape [batch, n_kv_heads, capacity, head_dim]: `batch` rows, one for each sequence
+        at a time. All of it is allocated at once; `bytes_needed` gives the size beforehand. head_dim is a multiple of
+        16 from 32 to 256.
     dtype : torch.dtype
         float32, bfloat16 or float16; float64 for checks by the reference.
     device : torch.device or str
@@ -39,9 +43,9 @@ class PrefixCache:
     Attributes
     ----------
     lengths : Tensor, int32 [batch]
-        How many tokens of each sequence are frozen, on the device.
+        How many tokens of each row are frozen, on the device.
     k, v : list of Tensor
-        One per layer. Slots past `lengths` hold anything.
+        One per layer. What lies past `lengths` may be anything.
 
     Examples
     --------
@@ -77,18 +81,16 @@ class PrefixCache:
         self.dtype, self.device = dtype, torch.device(device)
         self._check_served()
         self.nbytes = self.bytes_needed(n_layers, batch, n_kv_heads, capacity, head_dim, dtype=dtype)
-        if self.nbytes > (free := _free_bytes(self.device)):
-            raise MemoryError(
-                f"Invalid capacity: expected room for {self!r}, {self.nbytes} bytes, got {free} free on {self.device}"
-            )
-        logger.info("allocating %s on %s for %r", _readable(self.nbytes), self.device, self)
+        if self.nbytes > (free := free_bytes(self.device)):
+            room = f"room for {self!r}, {self.nbytes} bytes"
+            raise MemoryError(f"Invalid capacity: expected {room}, got {free:.0f} free on {self.device}")
+        logger.info("allocating %s on %s for %r", readable(self.nbytes), self.device, self)
         self.k, self.v = self._allocate(), self._allocate()
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=self.device)
         self.workspace = Workspace()
         self._lengths = [0] * batch  # `lengths` on the host, to be read without a synchronisation
-        self._append: list[int] | None = None  # how much the pass that has begun appends to each sequence
-        self._pass: tuple[Tensor | None, Tensor] | None = None  # borders of that pass, and `_append` on the device
-        self._written: set[int] = set()  # layers that this pass has written
+        self._tables = Tables(batch, self.device)
+        self._pass: Pass | None = None  # the pass that has begun
 
     @staticmethod
     def bytes_needed(
@@ -112,50 +114,54 @@ class PrefixCache:
         shape = self.batch, self.n_kv_heads, self.capacity, self.head_dim
         return [torch.empty(shape, dtype=self.dtype, device=self.device) for _ in range(self.n_layers)]
 
-    def begin(self, cu_seqlens: Tensor | None, append: Sequence[int]) -> None:
+    def begin(self, cu_seqlens: Tensor | None, append: Sequence[int], slots: Sequence[int] | None = None) -> None:
         """Starts a pass.
 
         Parameters
         ----------
-        cu_seqlens : Tensor, int32 [batch + 1], or None
+        cu_seqlens : Tensor, int32 [B + 1], or None
             The borders of the packed tokens, as in `suffix_attention`.
         append : sequence of int
             How many tokens of each sequence, from its first in the pass on, this pass appends. More than the capacity
             or the pass has is refused before anything is written. Borders on a GPU are not read unless ``LSP_CHECK=1``:
             there, `attend` compares the appends with the number of tokens instead.
+        slots : sequence of int, optional
+            Which row of the cache each sequence has, all distinct; there may then be fewer sequences than rows. By
+            default sequence b has row b.
         """
+        rows = range(self.batch) if slots is None else self._rows("slots", slots)
         append = [as_integer(f"append[{b}]", n, 0) for b, n in enumerate(append)]
-        if len(append) != self.batch:
-            raise ValueError(f"Invalid append: expected {self.batch} lengths, got {len(append)}")
-        for b, (held, new) in enumerate(zip(self._lengths, append, strict=True)):
-            if held + new > self.capacity:
+        if len(append) != len(rows):
+            raise ValueError(f"Invalid append: expected {len(rows)} lengths, got {len(append)}")
+        if len(set(rows)) < len(rows):
+            raise ValueError(f"Invalid slots: expected distinct rows, got {list(rows)}")
+        for b, (row, new) in enumerate(zip(rows, append, strict=True)):
+            if (held := self._lengths[row]) + new > self.capacity:
                 raise ValueError(
                     f"Invalid append[{b}]: expected at most {self.capacity - held} "
                     f"(capacity {self.capacity}, {held} frozen), got {new}"
                 )
         if cu_seqlens is not None:
             self._check_borders(cu_seqlens, append)
-        self._append, self._written = append, set()
-        self._pass = cu_seqlens, self._upload(append)
+        self._pass = Pass(rows, append, self._tables.filled(cu_seqlens, rows, self._lengths, append, slots is not None))
 
     def _check_borders(self, cu_seqlens: Tensor, append: list[int]) -> None:
-        check_index("cu_seqlens", cu_seqlens, self.batch + 1, self.lengths)
+        check_index("cu_seqlens", cu_seqlens, len(append) + 1, self.lengths)
         if values_are_free(cu_seqlens):
-            given = check_borders("cu_seqlens", cu_seqlens, int(cu_seqlens[-1]), whole=True)
+            given = check_borders("cu_seqlens", cu_seqlens, int(cu_seqlens[-1]), from_zero=True)
             _check_appends(append, given)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
         """Attention and append of one layer in the pass that has begun, by one call of `suffix_attention`."""
-        if self._pass is None:
-            raise RuntimeError("Invalid call of attend: expected a pass that has begun, got none; call begin")
+        begun = self._begun("attend")
         if not 0 <= as_integer("layer", layer, 0) < self.n_layers:
             raise ValueError(f"Invalid layer: expected 0 to {self.n_layers - 1}, got {layer}")
-        cu_seqlens, append = self._pass
+        cu_seqlens, prefixes, appends, slots = begun.tables
         if cu_seqlens is None:
-            _check_appends(self._append or [], [q.size(1)] * self.batch)
-        elif sum(self._append or []) > q.size(0):
+            _check_appends(begun.append, [q.size(1)] * len(begun.append))
+        elif sum(begun.append) > q.size(0):
             raise ValueError(
-                f"Invalid append: expected at most {q.size(0)} (the tokens of the pass) in all, got {self._append}"
+                f"Invalid append: expected at most {q.size(0)} (the tokens of the pass) in all, got {begun.append}"
             )
         out: Tensor = suffix_attention(
             q,
@@ -164,58 +170,79 @@ class PrefixCache:
             self.k[layer],
             self.v[layer],
             cu_seqlens,
-            self.lengths,
-            append,
+            prefixes,
+            appends,
+            slots=slots,
             scale=scale,
             workspace=self.workspace,
         )
-        self.written(layer)
+        begun.written.add(layer)
         return out
 
-    def written(self, layer: int) -> None:
-        """Notes that the pass has written this layer; `attend` does. `advance` asks for all of them."""
-        self._written.add(layer)
+    def written(self, layer: int | None = None) -> None:
+        """Notes that the pass has written this layer, by default all of them; `attend` does it by itself.
+
+        `advance` asks for all layers. Call it after the replay of a captured pass, and wherever something else than
+        `attend` writes.
+        """
+        self._begun("written").written |= set(range(self.n_layers) if layer is None else (layer,))
 
     def advance(self) -> None:
         """Ends the pass: from here on the tokens that it appended are frozen."""
-        if self._pass is None or self._append is None:
-            raise RuntimeError("Invalid call of advance: expected a pass that has begun, got none; call begin")
-        if missing := sorted({*range(self.n_layers)} - self._written):
+        begun = self._begun("advance")
+        if missing := sorted({*range(self.n_layers)} - begun.written):
             raise RuntimeError(
                 f"Invalid call of advance: expected attend for all {self.n_layers} layers, got none for {missing}"
             )
-        self._set([held + new for held, new in zip(self._lengths, self._append, strict=True)])
+        lengths = self._lengths.copy()
+        for row, new in zip(begun.rows, begun.append, strict=True):
+            lengths[row] += new
+        self._set(lengths)
+
+    def _begun(self, name: str) -> Pass:
+        if self._pass is None:
+            raise RuntimeError(f"Invalid call of {name}: expected a pass that has begun, got none; call begin")
+        return self._pass
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Gives row `target` the frozen prefix of row `source`: a prompt that sequences share is computed once."""
+        (source,), (target,) = self._rows("source", [source]), self._rows("target", [target])
+        if source == target:
+            raise ValueError(f"Invalid target: expected another row than the source, got {target}")
+        length = self._lengths[source]
+        for layer in (*self.k, *self.v):
+            layer[target, :, :length] = layer[source, :, :length]
+        self._set([length if row == target else held for row, held in enumerate(self._lengths)])
+
+    def release(self, slot: int) -> None:
+        """Empties a row, for the next sequence; what it held is never read again."""
+        self.truncate({slot: 0})
 
     def refresh(self, sequences: Iterable[int] | None = None) -> None:
-        """Empties the prefixes of these sequences, by default of all, so the next pass recomputes all their tokens."""
-        chosen = range(self.batch) if sequences is None else self._indices(sequences)
-        self.truncate({b: 0 for b in chosen})
+        """Empties these rows, by default all, so that the next pass recomputes all tokens of their sequences."""
+        self.truncate(dict.fromkeys(range(self.batch) if sequences is None else sequences, 0))
 
     def truncate(self, lengths: dict[int, int]) -> None:
-        """Shortens the prefix of each sequence b among the keys to ``lengths[b]``."""
-        self._indices(lengths)
+        """Shortens the prefix of each row b among the keys to ``lengths[b]``."""
+        self._rows("sequences", lengths)
         for b, length in lengths.items():
             if not 0 <= as_integer(f"lengths[{b}]", length, 0) <= self._lengths[b]:
                 raise ValueError(f"Invalid lengths[{b}]: expected 0 to {self._lengths[b]} (frozen), got {length}")
         self._set([lengths.get(b, held) for b, held in enumerate(self._lengths)])
 
-    def _indices(self, sequences: Iterable[int]) -> list[int]:
-        out = [as_integer("sequences", b, 0) for b in sequences]
+    def _rows(self, name: str, rows: Iterable[int]) -> list[int]:
+        out = [as_integer(name, row, 0) for row in rows]
         if out and max(out) >= self.batch:
-            raise ValueError(f"Invalid sequences: expected 0 to {self.batch - 1}, got {max(out)}")
+            raise ValueError(f"Invalid {name}: expected 0 to {self.batch - 1}, got {max(out)}")
         return out
 
     def _set(self, lengths: list[int]) -> None:
-        self.lengths.copy_(self._upload(lengths), non_blocking=True)  # in place: a captured graph keeps its address
-        self._lengths, self._append, self._pass = lengths, None, None
-
-    def _upload(self, values: list[int]) -> Tensor:
-        out = torch.tensor(values, dtype=torch.int32, pin_memory=self.device.type == "cuda")
-        return out.to(self.device, non_blocking=True)
+        upload(lengths, self.lengths)
+        self._lengths, self._pass = lengths, None
 
     def __repr__(self) -> str:
         shape = ", ".join(f"{name}={getattr(self, name)}" for name in SHAPE)
-        return f"PrefixCache({shape}, dtype={self.dtype}, {_readable(self.nbytes)})"
+        return f"PrefixCache({shape}, dtype={self.dtype}, {readable(self.nbytes)})"
 
 
 def _check_appends(append: list[int], given: list[int]) -> None:
@@ -223,20 +250,3 @@ def _check_appends(append: list[int], given: list[int]) -> None:
     for b, (new, tokens) in enumerate(zip(append, given, strict=True)):
         if new > tokens:
             raise ValueError(f"Invalid append[{b}]: expected at most {tokens} (tokens in the pass), got {new}")
-
-
-def _free_bytes(device: torch.device) -> float:
-    """The free memory of a device in bytes; infinity where it is not known."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    if device.type == "cpu" and MEMINFO.exists():
-        free = [line.split() for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable")]
-        return int(free[0][1]) * 1024 if free else math.inf
-    return math.inf
-
-
-def _readable(size: int) -> str:
-    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.1f} {units[0]}"

@@ -25,6 +25,7 @@ __all__ = [
     "check_device",
     "check_index",
     "check_kind",
+    "check_slots",
     "check_tensor",
     "deprecated",
     "fail_dtype",
@@ -75,38 +76,53 @@ def check_index(name: str, tensor: Tensor, size: int | None, other: Tensor) -> N
     check_device(name, tensor, other)
 
 
-def check_borders(name: str, borders: Tensor, length: int, *, whole: bool) -> list[int]:
+def check_borders(name: str, borders: Tensor, length: int, *, from_zero: bool) -> list[int]:
     """The lengths of the sequences between these borders of `length` packed rows.
 
-    Raises unless the borders are non-decreasing and within the rows. `whole`: they must also cover all rows.
+    Raises unless the borders are non-decreasing and within the rows. `from_zero`: the first one must also be 0.
     """
     values = borders.tolist()
     lengths = [end - begin for begin, end in pairwise(values)]
-    outside = values[0] != 0 or values[-1] != length if whole else values[0] < 0 or values[-1] > length
+    outside = (values[0] != 0 if from_zero else values[0] < 0) or values[-1] > length
     if outside or min(lengths, default=0) < 0:
-        end = f"{length}" if whole else f"at most {length}"
-        raise ValueError(f"Invalid {name}: expected non-decreasing borders from 0 to {end}, got {values}")
+        raise ValueError(f"Invalid {name}: expected non-decreasing borders from 0 to at most {length}, got {values}")
     return lengths
 
 
 def check_attention_lengths(
     length: int, capacity: int, cu_seqlens: Tensor | None, prefix_lens: Tensor, append_lens: Tensor | None
-) -> None:
-    """Raises unless the values of these lengths fit `length` tokens per pass and `capacity` slots per sequence."""
+) -> list[int]:
+    """How many tokens of the pass each sequence has.
+
+    Raises unless the values of these lengths fit `length` tokens per pass and `capacity` tokens per row of the cache.
+    """
     prefixes = prefix_lens.tolist()
     given = [length] * len(prefixes)
     if cu_seqlens is not None:
-        given = check_borders("cu_seqlens", cu_seqlens, length, whole=True)
+        given = check_borders("cu_seqlens", cu_seqlens, length, from_zero=True)
     for b, prefix in enumerate(prefixes):
         if not 0 <= prefix <= capacity:
-            raise ValueError(f"Invalid prefix_lens[{b}]: expected 0 to {capacity} (the cache's slots), got {prefix}")
+            raise ValueError(f"Invalid prefix_lens[{b}]: expected 0 to {capacity} (the cache's capacity), got {prefix}")
     for b, append in enumerate([] if append_lens is None else append_lens.tolist()):
         most = min(given[b], capacity - prefixes[b])
         if not 0 <= append <= most:
             raise ValueError(
                 f"Invalid append_lens[{b}]: expected 0 to {most} ({given[b]} tokens in the pass, "
-                f"{capacity - prefixes[b]} free slots), got {append}"
+                f"{capacity - prefixes[b]} free in the cache), got {append}"
             )
+    return given
+
+
+def check_slots(rows: int, slots: Tensor, given: list[int]) -> None:
+    """Raises unless every slot is a row of the cache, and those of sequences with tokens in the pass are distinct."""
+    seen: dict[int, int] = {}
+    for b, (slot, tokens) in enumerate(zip(slots.tolist(), given, strict=True)):
+        if not 0 <= slot < rows:
+            raise ValueError(f"Invalid slots[{b}]: expected 0 to {rows - 1} (the cache's rows), got {slot}")
+        if tokens and slot in seen:
+            raise ValueError(f"Invalid slots[{b}]: expected a row of its own, got {slot} as sequence {seen[slot]}")
+        if tokens:
+            seen[slot] = b
 
 
 def values_are_free(tensor: Tensor) -> bool:

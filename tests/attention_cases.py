@@ -21,7 +21,7 @@ Call = Callable[..., Tensor]
 
 @dataclass(repr=False)
 class AttentionCase:
-    """Arguments of one call. Slots of the cache past the prefix hold NaN."""
+    """Arguments of one call. What no query may see is NaN: the cache past the prefix, tokens past the last border."""
 
     q: Tensor
     k: Tensor
@@ -32,6 +32,7 @@ class AttentionCase:
     prefix_lens: Tensor
     append_lens: Tensor | None
     scale: float | None = None
+    slots: Tensor | None = None
 
     def __repr__(self) -> str:
         tensors = {name: list(x.shape) for name, x in vars(self).items() if isinstance(x, Tensor) and x.dim() > 1}
@@ -45,12 +46,21 @@ class AttentionCase:
 
     def double(self) -> AttentionCase:
         wide = (x.double() for x in (self.q, self.k, self.v, self.k_cache, self.v_cache))
-        return AttentionCase(*wide, self.cu_seqlens, self.prefix_lens, self.append_lens, self.scale)
+        return AttentionCase(*wide, self.cu_seqlens, self.prefix_lens, self.append_lens, self.scale, self.slots)
 
     def run(self, call: Call, **options: object) -> Tensor:
         """Calls with these tensors; the caches are written."""
         tensors = (self.q, self.k, self.v, self.k_cache, self.v_cache)
-        return call(*tensors, self.cu_seqlens, self.prefix_lens, self.append_lens, scale=self.scale, **options)
+        lengths = (self.cu_seqlens, self.prefix_lens, self.append_lens)
+        return call(*tensors, *lengths, scale=self.scale, slots=self.slots, **options)
+
+    def row(self, b: int) -> int:
+        """The row of the cache that sequence b has."""
+        return b if self.slots is None else int(self.slots[b])
+
+    def unused(self) -> slice:
+        """The tokens past the last border."""
+        return slice(self.q.size(0), None) if self.cu_seqlens is None else slice(int(self.cu_seqlens[-1]), None)
 
     def sequences(self) -> list[tuple[int, slice | int]]:
         """Each sequence's index, and where its tokens are."""
@@ -72,28 +82,38 @@ def make_case(
     fused: bool = False,
     scale: float | None = None,
     spread: float = 1.0,
+    slots: list[int] | None = None,
+    unused: int = 0,
     seed: int = 0,
 ) -> AttentionCase:
-    """A case with `heads` (queries, keys) of `size`; `fused` makes q, k and v views of one projection."""
+    """A case with `heads` (queries, keys) of `size`.
+
+    `fused` makes q, k and v views of one projection. `slots` are the rows of the cache, which has one more than the
+    highest. `unused` tokens follow the last border.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return (spread * torch.randn(*shape, generator=generator)).to(dtype)
 
     batch, (hq, hkv) = len(suffixes), heads
-    tokens = (batch, suffixes[0]) if batched else (sum(suffixes),)
+    tokens = (batch, suffixes[0]) if batched else (sum(suffixes) + unused,)
     if fused:
         q, k, v = normal(*tokens, hq + 2 * hkv, size).split([hq, hkv, hkv], dim=-2)
     else:
         q, k, v = normal(*tokens, hq, size), normal(*tokens, hkv, size), normal(*tokens, hkv, size)
     longest = max((p + a for p, a in zip(prefixes, appends or [0] * batch, strict=True)), default=0)
-    k_cache, v_cache = normal(2, batch, hkv, longest + slack, size)
-    for b, prefix in enumerate(prefixes):
-        k_cache[b, :, prefix:] = v_cache[b, :, prefix:] = float("nan")
+    rows = range(batch) if slots is None else slots
+    k_cache, v_cache = normal(2, batch if slots is None else max(slots, default=0) + 2, hkv, longest + slack, size)
+    for row in range(k_cache.size(0)):
+        prefix = prefixes[rows.index(row)] if row in rows else 0
+        k_cache[row, :, prefix:] = v_cache[row, :, prefix:] = float("nan")
+    if not batched:
+        q[sum(suffixes) :] = k[sum(suffixes) :] = v[sum(suffixes) :] = float("nan")
     borders = ints(0, *torch.tensor(suffixes, dtype=torch.int64).cumsum(0).tolist())
     return AttentionCase(
         q, k, v, k_cache, v_cache, None if batched else borders, ints(*prefixes),
-        None if appends is None else ints(*appends), scale,
+        None if appends is None else ints(*appends), scale, None if slots is None else ints(*slots),
     )  # fmt: skip
 
 
@@ -116,6 +136,7 @@ def attention_cases(
     appends = draw(st.one_of(st.none(), st.just(suffixes), st.tuples(*(st.integers(0, n) for n in suffixes)).map(list)))
     size = draw(st.sampled_from(sizes))
     sharpness = draw(st.sampled_from([None, None, 0.5, 2.0, 0.0, -1.0]))  # of the softmax; more makes float32 inexact
+    slots = draw(st.one_of(st.none(), st.permutations(range(batch + 2)).map(lambda rows: rows[:batch])))
     hkv, group = draw(st.sampled_from([(1, 1), (1, 7), (2, 1), (2, 2), (3, 1), (2, 3), (1, 16)]))
     return make_case(
         suffixes,
@@ -129,6 +150,8 @@ def attention_cases(
         fused=draw(st.booleans()),
         scale=None if sharpness is None else sharpness * size**-0.5,
         spread=draw(st.sampled_from([1.0, 1.0, 2.0, 0.1])),
+        slots=slots,
+        unused=0 if batched else draw(st.sampled_from([0, 0, 1, 16, 40])),
         seed=draw(st.integers(0, 2**32)),
     )
 
@@ -144,6 +167,7 @@ def check_attention(call: Call, case: AttentionCase, factor: float = 1.0, **opti
     for new, old, tokens in ((ours.k_cache, case.k_cache, case.k), (ours.v_cache, case.v_cache, case.v)):
         assert_same_bits(new, appended(case, old, tokens))
     truth = case.double().with_fresh_cache().run(reference.suffix_attention)
+    assert not out[case.unused()].any()
     error, torchs = largest(out.double() - truth), largest(sdpa(case).double() - truth)
     assert error <= factor * torchs + 1e-5, f"error {error:.3g}, torch's {torchs:.3g}"
     return out
@@ -168,18 +192,18 @@ def appended(case: AttentionCase, cache: Tensor, tokens: Tensor) -> Tensor:
     out = cache.clone()
     for b, where in case.sequences():
         prefix, append = int(case.prefix_lens[b]), 0 if case.append_lens is None else int(case.append_lens[b])
-        out[b, :, prefix : prefix + append] = tokens[where][:append].transpose(0, 1)
+        out[case.row(b), :, prefix : prefix + append] = tokens[where][:append].transpose(0, 1)
     return out
 
 
 def sdpa(case: AttentionCase) -> Tensor:
     """The output by torch's attention in the case's dtype, on concatenated keys, one sequence after the other."""
-    out = torch.empty_like(case.q)
+    out = torch.zeros_like(case.q)
     group = case.q.size(-2) // case.k.size(-2)
     for b, where in case.sequences():
         prefix = int(case.prefix_lens[b])
         k, v = (
-            torch.cat([cache[b, :, :prefix], new[where].transpose(0, 1)], dim=1).repeat_interleave(group, 0)
+            torch.cat([cache[case.row(b), :, :prefix], new[where].transpose(0, 1)], dim=1).repeat_interleave(group, 0)
             for cache, new in ((case.k_cache, case.k), (case.v_cache, case.v))
         )
         attended = F.scaled_dot_product_attention(
@@ -259,7 +283,7 @@ def hide(case: AttentionCase, slots: slice) -> None:
     case.q.abs_()
     case.k_cache[:, :, slots, 0] = -math.inf
     for b, prefix in enumerate(case.prefix_lens.tolist()):
-        case.k_cache[b, :, prefix:] = math.nan
+        case.k_cache[case.row(b), :, prefix:] = math.nan
 
 
 def check_hidden(call: Call, case: AttentionCase, slots: slice, factor: float = 1.0) -> None:

@@ -71,7 +71,7 @@ class TokenCache(PrefixCache):
             held, new = self._lengths[b], tokens[begin:end]
             out.append(torch.cat([self.tokens[b, :held], new]))
             self.tokens[b, held : held + append[b]] = new[: append[b]]
-        self.written(0)
+        self.written()
         return out
 
 
@@ -110,9 +110,11 @@ class Adapted:
             if end > begin
         ]
         cache.advance()
-        if len(parts) == 1:
+        unused = len(tokens) - borders[-1]  # past the last border: tokens of nobody
+        if len(parts) == 1 and not unused:
             return parts[0]
-        return torch.cat(parts) if parts else torch.zeros(0, self.config.vocab_size, device=self.device)
+        like = parts[0] if parts else torch.zeros(0, self.config.vocab_size, device=self.device)
+        return torch.cat([*parts, like.new_zeros(unused, self.config.vocab_size)])
 
     def _logits(self, sequence: Tensor) -> Tensor:
         with in_eval_mode(self.run):

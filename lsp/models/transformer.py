@@ -122,7 +122,7 @@ class Transformer(nn.Module):
         tokens, positions : Tensor, int64 [T]
             The tokens of all sequences, end to end, and where each stands in its own sequence.
         cu_seqlens : Tensor, int32 [B + 1]
-            The borders of the sequences. A finished sequence is empty.
+            The borders of the sequences. A finished sequence is empty. Tokens past the last border belong to nobody.
         cache : PrefixCache, optional
             The frozen prefixes, from `new_cache`. Without one there are none.
         append : sequence of int, optional

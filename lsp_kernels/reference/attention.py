@@ -20,29 +20,34 @@ def suffix_attention(
     prefix_lens: Tensor,
     append_lens: Tensor | None = None,
     *,
+    slots: Tensor | None = None,
     scale: float | None = None,
     out: Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
     """Attention to the frozen prefix and the pass, and the append; arguments as in `lsp_kernels.suffix_attention`."""
-    capacity = k_cache.size(2)
+    n_rows, capacity = k_cache.size(0), k_cache.size(2)
     scale = q.size(-1) ** -0.5 if scale is None else scale
     out = q.new_empty(q.shape) if out is None else out
     lse = q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
     sequences = zip(*(_split(x, cu_seqlens) for x in (q, k, v, out, lse)), strict=True)
     for b, (queries, keys, values, result, sums) in enumerate(sequences):
+        row = b if slots is None else min(max(int(slots[b]), 0), n_rows - 1)
         prefix = min(max(int(prefix_lens[b]), 0), capacity)
         wanted = 0 if append_lens is None else int(append_lens[b])
         append = min(max(wanted, 0), keys.size(0), capacity - prefix)
         seen_k, seen_v = (
-            torch.cat([cache[b, :, :prefix], new.transpose(0, 1)], dim=1)  # [Hkv, P + n, D]
+            torch.cat([cache[row, :, :prefix], new.transpose(0, 1)], dim=1)  # [Hkv, P + n, D]
             for cache, new in ((k_cache, keys), (v_cache, values))
         )
         attended, scores = _attend(queries, seen_k, seen_v, scale)
         result.copy_(attended)
         sums.copy_(scores.logsumexp(-1).transpose(0, 1))
-        k_cache[b, :, prefix : prefix + append] = keys[:append].transpose(0, 1)
-        v_cache[b, :, prefix : prefix + append] = values[:append].transpose(0, 1)
+        k_cache[row, :, prefix : prefix + append] = keys[:append].transpose(0, 1)
+        v_cache[row, :, prefix : prefix + append] = values[:append].transpose(0, 1)
+    if cu_seqlens is not None:  # rows past the last border belong to nobody
+        out[max(int(cu_seqlens[-1]), 0) :] = 0
+        lse[max(int(cu_seqlens[-1]), 0) :] = -math.inf
     return (out, lse) if return_lse else out
 
 

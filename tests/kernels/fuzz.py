@@ -117,6 +117,13 @@ class Fuzz:
         inner = sorted(self.random.randint(0, total) for _ in range(self.random.randrange(4)))
         return [0, *inner, total]
 
+    def slots(self, batch: int) -> tuple[int, Tensor | None]:
+        """How many rows a cache has, and which of them the sequences have."""
+        if self.chance(0.5):
+            return batch, None
+        rows = batch + self.random.randrange(3)
+        return rows, self.integers(self.random.sample(range(rows), batch))
+
     def number(self, good: Any) -> Any:
         return self.random.choice([-1, 0, -(2**63), 2**63 - 1, 2**40]) if self.chance(self.wrong / 3) else good
 
@@ -175,17 +182,18 @@ class Fuzz:
             tokens, borders, lengths = [batch, length], None, [length] * batch
         else:
             cu = self.borders(r.randrange(20))
-            tokens, borders, batch = [cu[-1]], self.integers(cu), len(cu) - 1
+            tokens, borders, batch = [cu[-1] + r.choice([0, 0, 1, 9])], self.integers(cu), len(cu) - 1
             lengths = [b - a for a, b in pairwise(cu)]
         prefixes = [r.randint(0, capacity) for _ in range(batch)]
         appends = [r.randint(0, min(n, capacity - p)) for n, p in zip(lengths, prefixes, strict=True)]
         q, k, v = (self.tensor([*tokens, n, size], dtype) for n in (heads * group, heads, heads))
-        k_cache, v_cache = (self.tensor([batch, heads, capacity, size], dtype) for _ in range(2))
+        rows, slots = self.slots(batch)
+        k_cache, v_cache = (self.tensor([rows, heads, capacity, size], dtype) for _ in range(2))
         if self.chance(self.wrong):
             v_cache = k_cache
         scale = r.choice([1.0, 0.0, -0.5, 1e300]) if not self.chance(self.wrong) else r.choice([math.nan, math.inf])
         lens = [self.integers(prefixes), self.maybe(self.integers(appends))]
-        return [q, k, v, k_cache, v_cache, borders, *lens, scale, *self.room()]
+        return [q, k, v, k_cache, v_cache, borders, *lens, slots, scale, *self.room()]
 
     def suffix_attention_into(self) -> list[Any]:
         operands = self.suffix_attention()

@@ -153,6 +153,42 @@ def test_one_key_returns_its_value(backend, dtype) -> None:
     torch.testing.assert_close(case.run(backend.suffix_attention), case.v.expand(1, 3, 64), rtol=1e-6, atol=0)
 
 
+def test_unused_tokens_join_no_sequence_and_give_zero(backend) -> None:
+    case = make_case([5, 0, 3, 0], [40, 3, 7, 0], [5, 0, 2, 0], heads=(6, 2), unused=9)  # the unused ones hold NaN
+    out, lse = case.with_fresh_cache().run(backend.suffix_attention, return_lse=True)
+    without = make_case([5, 0, 3, 0], [40, 3, 7, 0], [5, 0, 2, 0], heads=(6, 2))
+    for name in ("q", "k", "v"):
+        setattr(without, name, getattr(case, name)[:8])
+    without.k_cache, without.v_cache = case.k_cache.clone(), case.v_cache.clone()
+    assert_same_bits(out[:8], without.run(backend.suffix_attention))
+    assert not out[8:].any()
+    assert (lse[8:] == -math.inf).all()
+
+
+def test_a_batch_of_no_sequences_has_unused_tokens_alone(backend) -> None:
+    out = make_case([], [], None, unused=4).run(backend.suffix_attention)
+    assert out.shape == (4, 2, 32)
+    assert not out.any()
+
+
+def test_slots_only_say_where_a_prefix_is(backend) -> None:
+    plain = make_case([5, 2, 3], [40, 3, 7], [5, 0, 2], heads=(6, 2))
+    expected = plain.with_fresh_cache().run(backend.suffix_attention)
+    moved = plain.with_fresh_cache()
+    moved.slots = ints(2, 0, 1)
+    order = moved.slots.argsort()
+    moved.k_cache, moved.v_cache = plain.k_cache[order].clone(), plain.v_cache[order].clone()
+    assert_same_bits(moved.run(backend.suffix_attention), expected)
+    assert_same_bits(moved.k_cache[moved.slots], appended(plain, plain.k_cache, plain.k))
+
+
+def test_an_empty_sequence_may_have_any_row(backend) -> None:
+    case = make_case([5, 0, 0], [9, 9, 0], [5, 0, 0], slots=[1, 2, 0])
+    expected = case.with_fresh_cache().run(backend.suffix_attention)
+    case.slots = ints(1, 1, 1)
+    assert_same_bits(case.run(backend.suffix_attention), expected)
+
+
 def test_an_empty_batch_and_an_empty_pass(backend) -> None:
     for suffixes in ([], [0], [0, 0, 0]):
         case = make_case(suffixes, [3] * len(suffixes), suffixes)
@@ -164,12 +200,13 @@ def attend(case: AttentionCase) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("slots", [None, [2, 0]])
 @pytest.mark.parametrize("batched", [False, True])
-def test_opcheck(batched: bool, dtype: torch.dtype) -> None:
-    case = make_case([5, 5], [4, 9], [2, 5], batched=batched, dtype=dtype)
+def test_opcheck(batched: bool, slots: list[int] | None, dtype: torch.dtype) -> None:
+    case = make_case([5, 5], [4, 9], [2, 5], batched=batched, slots=slots, dtype=dtype)
     case.k_cache.nan_to_num_(), case.v_cache.nan_to_num_()
     tensors = (case.q, case.k, case.v, case.k_cache, case.v_cache, case.cu_seqlens)
-    arguments = (*tensors, case.prefix_lens, case.append_lens, 0.3, None, None)
+    arguments = (*tensors, case.prefix_lens, case.append_lens, case.slots, 0.3, None, None)
     torch.library.opcheck(torch.ops.lsp.suffix_attention.default, arguments)
 
 
@@ -179,7 +216,7 @@ def test_opcheck_with_an_output(with_lse: bool) -> None:
     case.k_cache.nan_to_num_(), case.v_cache.nan_to_num_()
     tensors = (case.q, case.k, case.v, case.k_cache, case.v_cache, case.cu_seqlens)
     results = (torch.zeros_like(case.q), torch.zeros(case.q.shape[:-1]) if with_lse else None)
-    arguments = (*tensors, case.prefix_lens, case.append_lens, 0.3, None, None, *results)
+    arguments = (*tensors, case.prefix_lens, case.append_lens, case.slots, 0.3, None, None, *results)
     torch.library.opcheck(torch.ops.lsp.suffix_attention_into.default, arguments)
 
 

@@ -7,17 +7,19 @@ import logging
 import pytest
 import torch
 
-from lsp_kernels import PrefixCache, reference
+from lsp_kernels import PrefixCache, reference, suffix_attention
 from tests.attention_cases import assert_same_bits
 from tests.support import ints
 
 SHAPE = {"n_layers": 2, "batch": 3, "n_kv_heads": 2, "capacity": 16, "head_dim": 32}
 
 
-def one_pass(cache: PrefixCache, suffixes: list[int], append: list[int], seed: int = 0) -> list[torch.Tensor]:
+def one_pass(
+    cache: PrefixCache, suffixes: list[int], append: list[int], seed: int = 0, slots: list[int] | None = None
+) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tensors = torch.randn(cache.n_layers, 3, sum(suffixes), 2, 32, generator=generator)
-    cache.begin(ints(0, *torch.tensor(suffixes).cumsum(0).tolist()), append)
+    cache.begin(ints(0, *torch.tensor(suffixes).cumsum(0).tolist()), append, slots)
     out = [cache.attend(layer, *tensors[layer]) for layer in range(cache.n_layers)]
     cache.advance()
     return out
@@ -74,12 +76,63 @@ def test_refresh_empties_and_truncate_shortens_only_those_named() -> None:
     assert cache.lengths.tolist() == [0, 0, 0]
 
 
-def test_the_lengths_keep_their_address() -> None:
-    cache = PrefixCache(**SHAPE)
-    address = cache.lengths.data_ptr()
-    one_pass(cache, [5, 4, 3], [5, 4, 3])
+def test_the_operands_of_every_pass_have_the_same_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, seen = PrefixCache(**SHAPE), []
+
+    def attend(*tensors: torch.Tensor | None, slots: torch.Tensor | None, **options: object) -> torch.Tensor:
+        seen.append([x.data_ptr() for x in (*tensors[3:], slots) if x is not None])
+        return suffix_attention(*tensors, slots=slots, **options)
+
+    monkeypatch.setattr("lsp_kernels.cache.suffix_attention", attend)
+    one_pass(cache, [5, 4, 3], [5, 4, 3], slots=[2, 0, 1])
     cache.refresh([0])
-    assert cache.lengths.data_ptr() == address
+    one_pass(cache, [1, 0, 2], [1, 0, 0], slots=[0, 1, 2])
+    assert seen[:2] == seen[2:]
+    assert len(seen[0]) == 6
+
+
+def test_slots_say_which_rows_the_sequences_of_a_pass_have() -> None:
+    cache, plain = PrefixCache(**SHAPE), PrefixCache(**SHAPE)
+    for seed, (suffixes, append) in enumerate([([5, 3, 4], [4, 3, 0]), ([2, 6, 1], [0, 6, 1])]):
+        moved = one_pass(cache, suffixes, append, seed, slots=[2, 0, 1])
+        for got, expected in zip(moved, one_pass(plain, suffixes, append, seed), strict=True):
+            assert_same_bits(got, expected)
+    assert cache.lengths.tolist() == [9, 1, 4]
+    one_pass(cache, [3], [2], slots=[1])  # fewer sequences than rows
+    assert cache.lengths.tolist() == [9, 3, 4]
+
+
+def test_a_copied_row_is_the_same_prefix_and_a_row_of_its_own() -> None:
+    cache = PrefixCache(**SHAPE)
+    one_pass(cache, [5, 4, 3], [5, 4, 3])
+    cache.copy_row(0, 2)
+    assert cache.lengths.tolist() == [5, 4, 5]
+    twice = [torch.cat([x, x]) for x in torch.randn(3, 2, 2, 32)]
+    cache.begin(ints(0, 2, 4), [2, 0], slots=[0, 2])
+    for layer in range(2):
+        out = cache.attend(layer, *twice)
+        assert_same_bits(out[:2], out[2:])
+    cache.advance()
+    assert cache.lengths.tolist() == [7, 4, 5]
+
+
+def test_what_a_released_row_held_is_never_read() -> None:
+    cache, fresh = PrefixCache(**SHAPE), PrefixCache(**SHAPE)
+    one_pass(cache, [5, 4, 3], [5, 4, 3])
+    for layer in (*cache.k, *cache.v):
+        layer[1] = float("nan")
+    cache.release(1)
+    assert cache.lengths.tolist() == [5, 0, 3]
+    after = [one_pass(c, [4], [4], slots=[1])[0] for c in (cache, fresh)]
+    assert_same_bits(*after)
+
+
+def test_a_replay_is_begin_written_advance() -> None:
+    cache = PrefixCache(**SHAPE)
+    cache.begin(ints(0, 2, 2, 3), [2, 0, 1])
+    cache.written()
+    cache.advance()
+    assert cache.lengths.tolist() == [2, 0, 1]
 
 
 def test_the_cache_takes_the_bytes_that_bytes_needed_says(caplog: pytest.LogCaptureFixture) -> None:
@@ -108,6 +161,14 @@ BAD = [
     pytest.param(lambda c: c.truncate({1: 5}), r"lengths\[1\]: expected 0 to 4 \(frozen\), got 5", id="longer"),
     pytest.param(lambda c: c.truncate({3: 0}), "sequences: expected 0 to 2, got 3", id="no such sequence"),
     pytest.param(lambda c: c.refresh([0, 7]), "sequences: expected 0 to 2, got 7", id="no such sequence to refresh"),
+    pytest.param(lambda c: c.begin(None, [0, 0], [0, 3]), "slots: expected 0 to 2, got 3", id="no such slot"),
+    pytest.param(lambda c: c.begin(None, [0, 0], [1, 1]), r"slots: expected distinct rows, got \[1, 1\]", id="twice"),
+    pytest.param(lambda c: c.begin(None, [0], [1, 2]), "append: expected 2 lengths, got 1", id="more slots"),
+    pytest.param(lambda c: c.begin(None, [13], [1]), r"append\[0\]: expected at most 12 \(", id="no room"),
+    pytest.param(lambda c: c.copy_row(0, 3), "target: expected 0 to 2, got 3", id="no such target"),
+    pytest.param(lambda c: c.copy_row(-1, 0), "source: expected an integer from 0", id="no such source"),
+    pytest.param(lambda c: c.copy_row(1, 1), "target: expected another row than the source, got 1", id="onto itself"),
+    pytest.param(lambda c: c.release(3), "sequences: expected 0 to 2, got 3", id="no such slot to release"),
     pytest.param(lambda c: c.attend(2, *torch.zeros(3, 1, 2, 32)), "layer: expected 0 to 1, got 2", id="no such layer"),
 ]  # fmt: skip
 
@@ -127,7 +188,9 @@ def test_an_error_leaves_the_cache_as_it_was(call, message) -> None:
 
 
 @pytest.mark.abuse("operators")
-@pytest.mark.parametrize("call", [lambda c: c.advance(), lambda c: c.attend(0, *torch.zeros(3, 1, 2, 32))])
+@pytest.mark.parametrize(
+    "call", [lambda c: c.advance(), lambda c: c.written(), lambda c: c.attend(0, *torch.zeros(3, 1, 2, 32))]
+)
 def test_a_pass_must_have_begun(call) -> None:
     with pytest.raises(RuntimeError, match="expected a pass that has begun"):
         call(PrefixCache(**SHAPE))

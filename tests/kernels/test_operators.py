@@ -37,7 +37,7 @@ def sound() -> dict[str, dict[str, Any]]:
     """Good operands of every operator: 6 rows of two sequences, 10 ids; 4 heads of queries, 2 of keys, 8 slots."""
     caches = {"k_cache": zeros(2, 2, 8, 32), "v_cache": zeros(2, 2, 8, 32)}
     tokens = {"q": zeros(6, 4, 32), "k": zeros(6, 2, 32), "v": zeros(6, 2, 32)}
-    lengths = {"cu_seqlens": ints(0, 2, 6), "prefix_lens": ints(1, 5), "append_lens": ints(2, 3)}
+    lengths = {"cu_seqlens": ints(0, 2, 6), "prefix_lens": ints(1, 5), "append_lens": ints(2, 3), "slots": None}
     flags = {"flags": VOCABULARY.flags}
     return {
         "token_stats": {"logits": zeros(6, 10), **TABLES, **ROOM},
@@ -126,6 +126,11 @@ TENSORS = [
     {"prefix_lens": ints(1, 9, 5)[::2]},
     {"append_lens": ints(2, 3, 0)},
     {"append_lens": zeros(2)},
+    {"slots": ints(0)},
+    {"slots": torch.tensor([0, 1])},
+    {"slots": ints(0, 9, 1)[::2]},
+    {"slots": ints(0, 1), "k_cache": zeros(2, 8, 32), "v_cache": zeros(2, 8, 32)},
+    {"slots": ints(0, 1), "k_cache": zeros(0, 2, 8, 32), "v_cache": zeros(0, 2, 8, 32)},
     {"scale": math.nan},
     {"scale": math.inf},
 ]  # fmt: skip
@@ -197,7 +202,8 @@ VALUES = [
     *({"starts": ints(*starts)} for starts in ([-1, 0], [3, 0], [0, 2**31 - 1], [2, 0])),
 ]
 LENGTHS = [
-    *({"cu_seqlens": ints(*borders)} for borders in ([0, 4, 2], [1, 2, 6], [0, 2, 5], [0, 9, 6], [-9, 2**31 - 1, 6])),
+    *({"slots": ints(*slots)} for slots in ([0, 0], [1, 2], [-1, 0], [-(2**31), 2**31 - 1])),
+    *({"cu_seqlens": ints(*borders)} for borders in ([0, 4, 2], [1, 2, 6], [0, 2, 7], [0, 9, 6], [-9, 2**31 - 1, 6])),
     *({"prefix_lens": ints(*lengths)} for lengths in ([-1, 5], [1, 9], [-(2**31), 2**31 - 1])),
     *({"append_lens": ints(*lengths)} for lengths in ([3, 3], [2, 4], [-1, 3], [2, 2**31 - 1])),
 ]

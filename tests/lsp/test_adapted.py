@@ -138,7 +138,7 @@ def test_what_is_wrong_is_named() -> None:
     with pytest.raises(TypeError, match="Invalid cache: expected one from new_cache, got a PrefixCache"):
         model(ids, ids, borders(5), lsp.load("tiny").new_cache(1, 4), [0])
     with pytest.raises(ValueError, match="Invalid cu_seqlens"):
-        model(ids, ids, borders(4))
+        model(ids, ids, borders(6))
     with pytest.raises(ValueError, match=r"Invalid append\[0\]"):
         model(ids, ids, borders(5), model.new_cache(1, 2), [3])
     with pytest.raises(ValueError, match=r"Invalid append\[0\]: expected at most 5 \(tokens in the pass\), got 6"):

@@ -174,7 +174,7 @@ def test_embedded_model_loads_by_the_same_code() -> None:
         ({"tokens": torch.tensor([1, -1, 3])}, "Invalid tokens: expected ids from 0 to 210, got -1"),
         ({"positions": torch.arange(4)}, r"Invalid shape of positions: expected \[3\]"),
         ({"positions": torch.tensor([-1, 0, 1])}, "Invalid positions: expected 0 or more, got -1"),
-        ({"cu_seqlens": torch.tensor([0, 2], dtype=torch.int32)}, "Invalid cu_seqlens"),
+        ({"cu_seqlens": torch.tensor([0, 4], dtype=torch.int32)}, "Invalid cu_seqlens"),
         ({"cu_seqlens": torch.tensor([0, 3])}, "Invalid dtype of cu_seqlens: expected int32"),
         ({"append": [4]}, "Invalid append"),
     ],
