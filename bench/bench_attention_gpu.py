@@ -76,7 +76,7 @@ def flash_with_cache(work: Pass) -> Contender | None:
     return lambda: flash(work.q, k_cache, v_cache, work.k, work.v, cache_seqlens=work.lengths[0], causal=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", sized([torch.bfloat16, torch.float16], tiny=[torch.bfloat16]), ids=str)
 @pytest.mark.parametrize(("hq", "hkv", "prefix", "suffix"), SHAPES)
 def bench_attention_on_gpu(
     benchmark, report: Report, hq: int, hkv: int, prefix: int, suffix: int, dtype: torch.dtype

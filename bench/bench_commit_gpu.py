@@ -15,7 +15,7 @@ SHAPES = sized([(16, 126464), (64, 152064), (256, 126464)], tiny=[(8, 700)])
 SHAPES = [pytest.param(rows, size, id=f"{rows}x{size}") for rows, size in SHAPES]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", sized(DTYPES, tiny=[torch.bfloat16]), ids=str)
 @pytest.mark.parametrize(("rows", "size"), SHAPES)
 def bench_commit_on_gpu(benchmark, report: Report, rows: int, size: int, dtype: torch.dtype) -> None:
     logits = torch.randn(rows, size, device="cuda").to(dtype)

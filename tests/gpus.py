@@ -13,7 +13,12 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
+from hypothesis import Phase, settings
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from lsp_kernels import Vocabulary
+from tests.support import examples
 
 T = TypeVar("T")
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -40,6 +45,16 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     names = executed_architectures() if marker.kwargs.get("attention") else ARCHITECTURES
     chosen = [pytest.param(name, marks=() if name in marker.args else pytest.mark.targets) for name in names]
     metafunc.parametrize("gpu", chosen, indirect=True)
+
+
+def times(real: int, virtual: int) -> settings:
+    """How many examples are tried: an emulated launch takes a tenth of a second and more, and a new kernel seconds.
+
+    There an example that fails is shown as it is, because to find a smaller one would take minutes.
+    """
+    if IS_REAL:
+        return examples(real)
+    return settings(examples(virtual), phases=[Phase.explicit, Phase.generate])
 
 
 class RealGpu:
@@ -86,6 +101,34 @@ class _Recorder(TorchDispatchMode):
         if func.namespace == "aten" and not func.is_view and name not in SILENT:
             self.names.append(name)
         return func(*args, **(kwargs or {}))
+
+
+class Moved:
+    """Operations whose tensors are moved to the GPU, and their results back. `backend` has them by name."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            moved = [to_gpu(argument) for argument in arguments]
+            out = getattr(self.backend, name)(*moved, **{key: to_gpu(value) for key, value in options.items()})
+            for here, there in zip(arguments, moved, strict=True):
+                if isinstance(here, torch.Tensor):
+                    here.copy_(there)  # an operation may write to its arguments
+            return tree_map(lambda value: value.cpu() if isinstance(value, torch.Tensor) else value, out)
+
+        return call
+
+
+def to_gpu(value: Any) -> Any:
+    """On the GPU: the whole storage of a tensor, so that its strides and what lies around it come along."""
+    if isinstance(value, Vocabulary):
+        return value.to("cuda")
+    if not isinstance(value, torch.Tensor):
+        return value
+    whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).cuda()
+    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 @contextmanager

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ import lsp_kernels
 from lsp_kernels import (
     Commit,
     PrefixRule,
-    TokenStats,
     Vocabulary,
     Workspace,
     commit_prefix,
@@ -27,63 +25,40 @@ from lsp_kernels import (
     warmup_commit,
 )
 from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
-from tests.gpus import IS_REAL, RealGpu, VirtualGpu
+from tests.gpus import IS_REAL, Moved, RealGpu, VirtualGpu, times, to_gpu
 from tests.strategies import CommitCase, cases
-from tests.support import check_commit, check_select, check_stats, examples, same
+from tests.support import check_commit, check_select, check_stats, same
 
 commit = pytest.mark.gpu("sm_90")
 attention = pytest.mark.gpu("sm_80", attention=True)
 Gpu = RealGpu | VirtualGpu
 
 
-def times(real: int, virtual: int) -> int:
-    """How often something is tried: an emulated launch takes a tenth of a second and more."""
-    return real if IS_REAL else virtual
-
-
-class OnGpu:
-    """The public operations with tensors moved to the GPU and back, by views that keep the strides."""
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*tensors: torch.Tensor, **arguments: Any) -> Any:
-            out = getattr(lsp_kernels, name)(*map(move, tensors), **{k: move(v) for k, v in arguments.items()})
-            kind = {"token_stats": TokenStats, "commit_prefix": Commit}.get(name, lambda *parts: parts)
-            return kind(*(tensor.cpu() for tensor in out))
-
-        return call
-
-
-def move(value: Any) -> Any:
-    """To the GPU: the whole storage of a tensor, so that its strides and what lies around it come along."""
-    if isinstance(value, Vocabulary):
-        return value.to("cuda")
-    if not isinstance(value, torch.Tensor):
-        return value
-    whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).cuda()
-    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+ON_GPU = Moved(lsp_kernels)
+PREFIX, SUFFIX = (2000, 300) if IS_REAL else (300, 20)  # the longest
 
 
 @commit
-@examples(times(1000, virtual=15))
+@times(1000, virtual=8)
 @given(case=cases())
 def test_commit_agrees_with_the_enumeration_of_thresholds(gpu: Gpu, case: CommitCase) -> None:
-    check_commit(OnGpu(), case)
+    check_commit(ON_GPU, case)
 
 
 @commit
-@examples(times(300, virtual=15))
+@times(300, virtual=8)
 @given(case=cases(), strided=st.booleans(), shift=st.sampled_from([0.0, 2.0]))
 def test_select_agrees_with_the_enumeration_of_thresholds(
     gpu: Gpu, case: CommitCase, strided: bool, shift: float
 ) -> None:
-    check_select(OnGpu(), case, strided, shift)
+    check_select(ON_GPU, case, strided, shift)
 
 
 @commit
-@examples(times(300, virtual=15))
+@times(300, virtual=8)
 @given(case=cases(most=10))
 def test_stats_agree_with_the_definition(gpu: Gpu, case: CommitCase) -> None:
-    check_stats(OnGpu(), case)
+    check_stats(ON_GPU, case)
 
 
 @dataclasses.dataclass
@@ -130,11 +105,11 @@ def test_a_captured_graph_replays_on_new_logits(step: Step) -> None:
 
 
 @commit
-def test_two_streams_with_one_workspace(step: Step) -> None:
+def test_two_streams_with_one_workspace(gpu: Gpu, step: Step) -> None:
     streams, workspace = [torch.cuda.Stream() for _ in range(2)], Workspace()
     results = []
     torch.cuda.synchronize()
-    for _ in range(times(20, virtual=2)):
+    for _ in range(gpu.sized(20, virtual=2)):
         for stream in streams:
             with torch.cuda.stream(stream):
                 results.append(step.run(workspace))
@@ -150,20 +125,11 @@ def test_nothing_but_the_kernel_is_launched(gpu: Gpu, step: Step) -> None:
     assert gpu.launched(lambda: step.run(workspace)) == ["commit_kernel"]
 
 
-def attention_on_gpu(*tensors: torch.Tensor | None, **arguments: Any) -> torch.Tensor:
-    """suffix_attention with tensors moved to the GPU, and output and caches back."""
-    moved = [move(tensor) for tensor in tensors]
-    out = suffix_attention(*moved, **arguments)
-    for here, there in zip(tensors[3:5], moved[3:5], strict=True):
-        here.copy_(there)
-    return out.cpu()
-
-
 @attention
-@examples(times(500, virtual=4))
-@given(case=attention_cases(longest_prefix=times(2000, virtual=300), longest_suffix=times(300, virtual=20)))
+@times(500, virtual=4)
+@given(case=attention_cases(longest_prefix=PREFIX, longest_suffix=SUFFIX))
 def test_attention_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(gpu: Gpu, case: AttentionCase) -> None:
-    check_attention(attention_on_gpu, case, factor=2.0)
+    check_attention(ON_GPU.suffix_attention, case, factor=2.0)
 
 
 @pytest.fixture
@@ -173,15 +139,15 @@ def long_prefixes(gpu: Gpu) -> AttentionCase:
         ([16, 9], [8000, 3000], (28, 4), 128), virtual=([5, 1], [600, 90], (7, 1), 64)
     )
     case = make_case(tokens, prefixes, [5, 0], heads=heads, size=size, dtype=torch.bfloat16)
-    return AttentionCase(*(move(getattr(case, field.name)) for field in dataclasses.fields(case)))
+    return AttentionCase(*(to_gpu(getattr(case, field.name)) for field in dataclasses.fields(case)))
 
 
 @attention
-def test_attention_gives_the_same_bits_every_time(long_prefixes: AttentionCase) -> None:
+def test_attention_gives_the_same_bits_every_time(gpu: Gpu, long_prefixes: AttentionCase) -> None:
     workspace = Workspace()
     first = long_prefixes.with_fresh_cache().run(suffix_attention, workspace=workspace)
     assert all(room.partials.numel() > 0 for room in workspace.rooms())
-    for _ in range(times(50, virtual=2)):
+    for _ in range(gpu.sized(50, virtual=2)):
         assert_same_bits(long_prefixes.with_fresh_cache().run(suffix_attention, workspace=workspace), first)
     assert not any(room.tickets.any() for room in workspace.rooms())
 
