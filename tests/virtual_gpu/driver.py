@@ -8,7 +8,7 @@ launching.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -120,10 +120,11 @@ class VirtualDriver(DriverBase):
     def assemble_tensormap_to_arg(self, tensormaps_info: Any, args: Any) -> Any:
         return args
 
-    def execute(self, ptx: str, shared: int, grid: Sequence[int], arguments: Sequence[Any]) -> Launch:
+    def execute(self, ptx: str, shared: int, grid: Sequence[int], arguments: Mapping[str, Any]) -> Launch:
         seed = None if self.seed is None else self.seed + self.executed
         self.executed += 1
-        return launch(ptx, grid, arguments, shared=shared, seed=seed, races=self.races)
+        names, values = list(arguments), list(arguments.values())
+        return launch(ptx, grid, values, shared=shared, names=names, seed=seed, races=self.races)
 
 
 class _Utils:
@@ -166,11 +167,11 @@ class _Launcher:
         if any(n < 0 or n > most for n, most in zip(grid, MOST_PROGRAMS, strict=True)):
             raise ValueError(f"Invalid grid: expected at most {MOST_PROGRAMS} programs, got {grid}")
         kinds = self.source.signature
-        passed = [
-            _argument(name, kind, argument)
+        passed = {
+            name: _argument(name, kind, argument)
             for (name, kind), argument in zip(kinds.items(), arguments, strict=True)
             if kind != "constexpr"
-        ]
+        }
         if enter is not None:
             enter(about)
         run = gpu.execute(self.ptx, self.metadata.shared, grid, passed)

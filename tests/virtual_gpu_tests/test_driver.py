@@ -54,7 +54,7 @@ def test_arguments_are_specialised_as_on_a_gpu(gpu: VirtualDriver) -> None:
 
 
 def test_a_launch_with_the_wrong_length_is_out_of_bounds(gpu: VirtualDriver) -> None:
-    with pytest.raises(AccessError, match="16 bytes past the end of argument 0"):
+    with pytest.raises(AccessError, match="16 bytes past the end of x_ptr"):
         scale(torch.randn(1, 100), n=104)
 
 
