@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-install test-targets wheel bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-fuzz test-install test-targets wheel bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ test-abuse: $(READY) ## try bad inputs of every kind and write into docs/verific
 
 test-browser: $(READY) ## open the trace page in a headless browser
 	$(BIN)/python -m pytest -m browser -rs tests/browser
+
+test-fuzz: $(READY) ## call the raw operators with random operands between guard pages (minutes; COUNT=100000 per instruction set)
+	LSP_FUZZ=$(or $(COUNT),100000) $(BIN)/python -m pytest tests/kernels/test_fuzz.py
 
 test-install: $(READY) ## install in every way the README names, each into a new environment (minutes)
 	$(BIN)/python -m pytest -m install tests/install

@@ -41,7 +41,8 @@ class Generation:
     positions : int
         How many token positions went through the model in all these passes.
     seconds : dict
-        Time of the whole batch by part: ``model``, ``head`` (LM head and commit), ``host`` (all else).
+        Time of the whole call, of all prompts together, by part: ``model``, ``head`` (LM head and commit), ``host``
+        (all else).
     scheduler, options
         What decoded it.
     """
@@ -103,13 +104,16 @@ def generate(
     seed : int or sequence of int
         Seed of the noise, for a temperature above 0. Prompt i has seed + i, so that a result does not depend on the
         batch.
+    batch_size : int, optional
+        How many prompts are decoded at a time, by default all. The next prompt takes the place of a finished one, so
+        that the batch stays full while prompts wait; the cache has room for this many. A result does not depend on it.
     streamer : optional
         A streamer of transformers, such as `TextStreamer`, for a single prompt.
     progress : bool
         Shows a bar on stderr (needs rich).
     **options
         Options of the loop, as in `lsp.Options`: block_length, lookahead, cache, refresh_every, refresh_scattered,
-        stop_early, temperature. Each replaces the one that the scheduler brings along.
+        stop_early, temperature, graph. Each replaces the one that the scheduler brings along.
 
     Returns
     -------
@@ -127,9 +131,10 @@ def generate(
     run = Run(model, prompts, **arguments)
     if streamer is not None:
         run.attach(streamer)
-    with bar(run.total) if progress else nullcontext(lambda _: None) as show:
+    with bar(run.total) if progress else nullcontext() as show:
         for state in run:
-            show(run.total - sum(canvas.masks_left for canvas in state.canvases))
+            if show is not None:
+                show(run.total - sum(canvas.masks_left for canvas in state.canvases))
     return run.generations()
 
 
@@ -168,6 +173,7 @@ class Run:
         delimiters: Delimiters = "text",
         stop: str | Sequence[str] = (),
         seed: int | Sequence[int] = 0,
+        batch_size: int | None = None,
         **options: Any,
     ) -> None:
         self.scheduler = scheduler_of(scheduler)
@@ -188,6 +194,7 @@ class Run:
             self.vocabulary,
             self.options,
             self._seeds(seed),
+            batch_size,
         )
         self.state: Progress = next(self._passes)  # checks the prompts
         self.writers = [Writer(canvas, self.tokenizer, stops) for canvas in self.state.canvases]
@@ -195,8 +202,8 @@ class Run:
 
     def __iter__(self) -> Iterator[Progress]:
         for state in self._passes:
-            for writer in self.writers:
-                writer.update()
+            for number in state.in_pass:
+                self.writers[number].update()
             if self._streamer is not None:
                 self._feed()
             yield state

@@ -42,7 +42,7 @@ Tasks = Annotated[
 Count = Annotated[int, typer.Option("--problems", metavar="N", min=1, help="Problems per task.")]
 Split = Annotated[str, typer.Option(metavar="NAME", help=f"Split of the embedded tasks: {', '.join(SPLITS)}.")]
 ProblemSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Which problems of the split.")]
-Batch = Annotated[int, typer.Option(metavar="N", min=1, help="How many problems are decoded together.")]
+Batch = Annotated[int, typer.Option(metavar="N", min=1, help="How many problems are decoded, and timed, in one call.")]
 Judge = Annotated[
     str | None,
     typer.Option(
@@ -75,6 +75,7 @@ def compare(
         int, typer.Option(metavar="N", min=0, help="Measure the flip rate on N problems; 0 leaves it out.")
     ] = 25,
     batch: Batch = 25,
+    batch_size: o.BatchSize = None,
     chat: o.Chat = None,
     judge: Judge = None,
     out: Annotated[
@@ -106,7 +107,9 @@ def compare(
     about: dict[str, Any] = {"model": model, "problems": max(map(len, sets)), "split": split, "seed": seed}
     about |= {"max_new_tokens": length, "block_length": block_length, "device": device}
     about |= {"batch": batch, "dtype": str(network.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
+    about |= {} if batch_size is None else {"batch_size": batch_size}
     arguments = {"max_new_tokens": length, "batch": batch, "flips": flips, "tokenizer": tokenizer}
+    arguments |= {"batch_size": batch_size}
     rows: list[dict[str, Any]] = []
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:

@@ -30,6 +30,7 @@ def generate(
     how: o.Decoding,
     prompts: o.Prompts = None,
     file: o.Files = None,
+    batch_size: o.BatchSize = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text of one prompt as it is committed.")] = False,
     by_pass: Annotated[
         bool, typer.Option("--by-pass", help="Mark and colour every token by the pass that committed it.")
@@ -58,7 +59,7 @@ def generate(
         raise ValueError(f"Invalid prompt: expected a single one with --stream, got {len(texts)}")
     network, tokenizer = o.load_model(how.model, how.dtype, how.device)
     inputs = how.inputs(texts)
-    arguments = {"tokenizer": tokenizer, "scheduler": how.scheduler, **how.arguments}
+    arguments = {"tokenizer": tokenizer, "scheduler": how.scheduler, "batch_size": batch_size, **how.arguments}
     with o.saying_what_was_committed(tokenizer):
         if stream:
             answers = show_stream(Run(network, inputs, **arguments))

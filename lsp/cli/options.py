@@ -48,6 +48,15 @@ MaxNewTokens = Annotated[
         show_default=f"{REGION} for tiny, which was trained for that, else 128",
     ),
 ]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Decode at most N prompts at a time; the next one takes the place of a finished one, e.g. --batch-size 8.",
+        show_default="all at once",
+    ),
+]
 SchedulerName = Annotated[
     str | None,
     typer.Option(
@@ -102,6 +111,10 @@ StopEarly = Annotated[
     typer.Option(
         "--stop-early/--no-stop-early", help="Whether a stop token drops what follows it.", show_default="stop-early"
     ),
+]
+Graph = Annotated[
+    bool | None,
+    typer.Option("--graph/--no-graph", help="Capture passes in CUDA graphs and replay them.", show_default="no-graph"),
 ]
 Temperature = Annotated[float, typer.Option(metavar="T", help="Scale of the sampling noise, e.g. --temperature 0.7.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the sampling noise; prompt i has N + i.")]
@@ -191,6 +204,7 @@ def decoding(
     refresh_scattered: RefreshScattered = None,
     stop_early: StopEarly = None,
     temperature: Temperature = 0.0,
+    graph: Graph = None,
     seed: Seed = 0,
     stop: Stops = None,
     delimiters: Delimiters = None,
@@ -205,6 +219,7 @@ def decoding(
         "refresh_scattered": refresh_scattered,
         "stop_early": stop_early,
         "temperature": temperature,
+        "graph": graph,
     }
     loop = {name: value for name, value in loop.items() if value is not None}
     if lookahead is not None:

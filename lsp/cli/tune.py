@@ -27,6 +27,7 @@ def tune(
     device: o.Device = "cpu",
     max_new_tokens: o.MaxNewTokens = None,
     batch: c.Batch = 50,
+    batch_size: o.BatchSize = None,
     chat: o.Chat = None,
     judge: c.Judge = None,
     start: Annotated[
@@ -61,13 +62,13 @@ def tune(
     about["dtype"] = str(network.dtype).removeprefix("torch.")
     assert network.source is not None
     about["weights"] = fingerprint(network.source)
-    arguments = {"max_new_tokens": length, "batch": batch, "about": about, "tokenizer": tokenizer}
+    arguments = {"max_new_tokens": length, "batch": batch, "batch_size": batch_size, "tokenizer": tokenizer}
     with results.writing(out):
         for each in sets:  # what does not belong together is noticed before the work
             grid.results(out, about, each)
         for each in sets:
             with c.bar(each.name, len(candidates)) as advance:
-                grid.run(network, each, candidates, out, advance=advance, **arguments)
+                grid.run(network, each, candidates, out, about=about, advance=advance, **arguments)
     asked = {(each.name, len(each)) for each in sets}
     rows = [row for row in grid.results(out, about) if (row["task"], row["n"]) in asked]
     print(printable(verdict.verdict(rows, preset)), end="")

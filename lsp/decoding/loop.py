@@ -2,22 +2,28 @@
 
 The comments give the paper's line numbers. Two things differ. The cache append (line 12) happens inside the *next*
 pass, so that K/V are computed from the committed token and not from the mask that it replaced. And sequences are
-decoded as a batch: each has its own frozen prefix X_F and active suffix X_A, held by its `Canvas`.
+decoded as a batch: each has its own frozen prefix X_F and active suffix X_A, held by its `Canvas`. If there are more of
+them than a batch holds, `Seats` puts the next one in the place of one that is finished.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from lsp.decoding.batch import begin_pass
+from lsp.decoding.batch import Batch, begin_pass
 from lsp.decoding.canvas import Canvas, check_prompts
 from lsp.decoding.clock import Clock
+from lsp.decoding.graphs import Captured
 from lsp.decoding.options import Options
+from lsp.decoding.passes import Eager, Pass
 from lsp.decoding.progress import DecodingError, Progress
 from lsp.decoding.scheduler import Chosen, Scheduler, described
-from lsp.decoding.step import Scoring, Step
+from lsp.decoding.scoring import Scoring
+from lsp.decoding.seats import Seats
+from lsp.decoding.step import Step
 from lsp.models.protocol import Model
 from lsp_kernels import PrefixCache, Vocabulary, Workspace
+from lsp_kernels.errors import as_integer
 
 
 def decode(
@@ -28,10 +34,12 @@ def decode(
     vocabulary: Vocabulary,
     options: Options | None = None,
     seeds: Sequence[int] | None = None,
+    batch_size: int | None = None,
 ) -> Iterator[Progress]:
     """Fills `max_new_tokens` masks after each prompt, and yields the state before the first pass and after every one.
 
     `vocabulary` has the stops; the mask is suppressed in any case. `options` are by default those of the scheduler.
+    At most `batch_size` prompts, by default all, are decoded at a time; the next one begins as soon as one is finished.
     The yielded state is the same object every time.
     """
     scheduler = described(scheduler)
@@ -42,7 +50,8 @@ def decode(
     if len(seeds) != len(prompts):
         raise ValueError(f"Invalid seeds: expected one for each of the {len(prompts)} prompts, got {len(seeds)}")
     capacity = 0 if options.exact else max(map(len, prompts), default=0) + max_new_tokens
-    cache = model.new_cache(max(1, len(prompts)), capacity)  # before anything else: it knows whether there is room
+    rows = len(prompts) if batch_size is None else min(as_integer("batch_size", batch_size, 1), len(prompts))
+    cache = model.new_cache(max(1, rows), capacity)  # before anything else: it knows whether there is room
     canvases = [Canvas(prompt, max_new_tokens, model, options) for prompt in prompts]
     progress = Progress(canvases, clock=Clock(model.device))
     scoring = Scoring(
@@ -54,23 +63,22 @@ def decode(
         progress=progress,
         workspace=Workspace(),
     )
+    run = (Captured if options.graph else Eager)(model, cache, scoring)
     yield progress
-    yield from progress.clock.each(loop(model, cache, scheduler, scoring, progress))
+    yield from progress.clock.each(loop(run, cache, scheduler, scoring, progress))
 
 
 def loop(
-    model: Model, cache: PrefixCache, scheduler: Scheduler, scoring: Scoring, progress: Progress
+    run: Callable[[Batch], Pass], cache: PrefixCache, scheduler: Scheduler, scoring: Scoring, progress: Progress
 ) -> Iterator[Progress]:
     """Algorithm 1. `cache` is empty and every canvas is a prompt followed by masks (lines 1 and 2).
 
     N is the number of masks that a pass may commit: all that are left, or those within `lookahead` and the block.
     """
-    canvases, clock = progress.canvases, progress.clock
-    while any(canvas.active for canvas in canvases):  # line 3: while N = |X_A| > 0
-        batch = begin_pass(canvases, cache, model.device)  # X_A, and before it what line 11 committed last
-        with clock("model"), progress.kept("the model"):
-            hidden = model(batch.tokens, batch.positions, batch.cu_seqlens, cache, batch.append)  # lines 4 and 12
-        step = Step(hidden, batch, scoring)
+    seats = Seats(progress.canvases, cache)
+    while seats.fill():  # line 3: while N = |X_A| > 0 in any seat
+        batch = begin_pass(seats, cache)  # X_A, and before it what line 11 committed last
+        step = Step(run(batch), batch, scoring)  # lines 4 and 12: the model
         chosen = scheduler(step)  # lines 5 to 10: margins, threshold, snapped length; or what a rival does
         accept(step, chosen, progress)  # line 11: X_F grows, X_A shrinks
         yield progress
@@ -78,9 +86,10 @@ def loop(
 
 def accept(step: Step, chosen: Sequence[Chosen], progress: Progress) -> None:
     """Commits what a scheduler chose: all of it, or nothing if any part of it cannot be used."""
+    step.finish()
     if step.broken is not None:
         number, what = step.broken
-        where = f"sequence {number}, pass {progress.passes}"
+        where = f"sequence {number}, pass {progress.canvases[number].passes}"
         raise DecodingError(f"the model returned {what} in {where}; nothing of this pass was committed", progress)
     if len(chosen) != len(step.canvases):
         expected = f"positions and tokens for each of {len(step.canvases)} sequences"
@@ -89,6 +98,5 @@ def accept(step: Step, chosen: Sequence[Chosen], progress: Progress) -> None:
         canvas.check(*choice)
     for canvas, choice in zip(step.canvases, chosen, strict=True):
         canvas.accept(*choice, step.stops)
-    for canvas in progress.canvases:
         canvas.end_pass()
-    progress.passes += 1
+    progress.passes, progress.in_pass = progress.passes + 1, step.numbers

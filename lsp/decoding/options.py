@@ -32,6 +32,9 @@ class Options:
         Whether a stop token drops what follows it; if not, it is a token like any other.
     temperature : float
         Scale of the Gumbel noise that is added to the logits; 0 is greedy.
+    graph : bool
+        Whether a pass is captured in a CUDA graph and replayed, with its numbers of tokens and rows rounded up to
+        buckets. Needs a cache, a model of `lsp.load` and temperature 0. On a CPU the rounded pass runs as it is.
 
     Examples
     --------
@@ -46,6 +49,7 @@ class Options:
     refresh_scattered: bool = False
     stop_early: bool = True
     temperature: float = 0.0
+    graph: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("block_length", 1), ("refresh_every", 1), ("lookahead", 0)):
@@ -59,6 +63,11 @@ class Options:
             raise ValueError("Invalid cache: 'block' expects a block_length and no refresh")
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"Invalid temperature: expected a finite number >= 0, got {self.temperature!r}")
+        if not isinstance(self.graph, bool):
+            raise TypeError(f"Invalid graph: expected True or False, got {self.graph!r}")
+        if self.graph and (self.exact or self.temperature > 0):
+            got = "no cache" if self.exact else f"temperature {self.temperature:g}"
+            raise ValueError(f"Invalid graph: expected a cache and temperature 0, got {got}")
 
     @property
     def exact(self) -> bool:

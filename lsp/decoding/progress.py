@@ -12,10 +12,23 @@ from lsp.decoding.clock import Clock
 
 @dataclass
 class Progress:
-    """What has happened so far; yielded after every pass. `passes` is what the field calls NFE."""
+    """What has happened so far; yielded after every pass.
+
+    Attributes
+    ----------
+    canvases : list of Canvas
+        One per prompt, in their order, also those that are finished and those that wait for a seat. Each counts its own
+        passes.
+    passes : int
+        Passes of the loop, over whatever was seated. The field calls it NFE.
+    in_pass : list of int
+        The numbers of the prompts whose canvases the last pass went over.
+    clock : Clock
+    """
 
     canvases: list[Canvas]
     passes: int = 0
+    in_pass: list[int] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
 
     @contextmanager
@@ -23,6 +36,8 @@ class Progress:
         """If `part` of the model raises after something was committed, the error holds what was."""
         try:
             yield
+        except DecodingError:  # an inner part has said it
+            raise
         except Exception as error:
             if self.passes == 0:  # nothing to keep
                 raise

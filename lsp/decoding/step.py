@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lsp.decoding.batch import Batch
-from lsp.decoding.progress import Progress
-from lsp.models.protocol import LmHead
-from lsp_kernels import PrefixRule, Vocabulary, Workspace, commit_prefix, token_stats
+from lsp.decoding.passes import Pass
+from lsp.decoding.scoring import Question, Scoring
+from lsp_kernels import PrefixRule
 
 
 class Stats(NamedTuple):
@@ -42,45 +40,6 @@ class Prefix(NamedTuple):
     margins: np.ndarray
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """How the rows of a run are scored; the same in every step.
-
-    Attributes
-    ----------
-    lm_head : Tensor [V, d] or callable
-    shifted : bool
-        Whether a token is predicted by the row before its own (Dream).
-    vocabulary : Vocabulary
-        Its stops end a text; it has none where they are tokens like any other.
-    temperature, seeds
-        Scale of the noise, and the seed of each sequence.
-    progress : Progress
-        Its clock counts the time, and an LM head that raises keeps it.
-    workspace : Workspace
-    """
-
-    lm_head: LmHead
-    shifted: bool
-    vocabulary: Vocabulary
-    temperature: float
-    seeds: Sequence[int]
-    progress: Progress
-    workspace: Workspace
-
-    @cached_property
-    def stops(self) -> frozenset[int]:
-        return frozenset(self.vocabulary.stop_ids)
-
-    @torch.no_grad()
-    def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Logits [R, V] of the tokens at these places of the packed pass."""
-        chosen = hidden.index_select(0, rows - int(self.shifted))
-        with self.progress.kept("the LM head"):
-            logits = F.linear(chosen, self.lm_head) if isinstance(self.lm_head, Tensor) else self.lm_head(chosen)
-        return logits.float() if logits.dtype == torch.float64 else logits
-
-
 class Step:
     """One pass of the loop, as a scheduler sees it. The LM head runs on the rows that are asked for, and no others.
 
@@ -89,56 +48,52 @@ class Step:
     canvases : list of Canvas
         The sequences that are not finished. `Canvas.masks` are the positions that may be committed.
     numbers : list of int
-        Their places in the batch.
+        Which prompt each of them continues.
     vocabulary : Vocabulary
     stops : frozenset of int
         The tokens that end a text; empty where they are tokens like any other.
     scored : int
         How many rows went through the LM head in this step so far.
     broken : tuple or None
-        The first sequence whose logits cannot be used, by its place in the batch, and what they hold.
+        The first sequence whose logits cannot be used, by the number of its prompt, and what they hold.
     """
 
-    def __init__(self, hidden: Tensor, batch: Batch, scoring: Scoring) -> None:
-        self._hidden, self._scoring, self.vocabulary = hidden, scoring, scoring.vocabulary
+    def __init__(self, passed: Pass, batch: Batch, scoring: Scoring) -> None:
+        self._pass, self._scoring, self.vocabulary = passed, scoring, scoring.vocabulary
         self.stops = scoring.stops
-        self.numbers = [b for b, canvas in enumerate(batch.canvases) if canvas.active]
-        self.canvases = [batch.canvases[b] for b in self.numbers]
-        self._offsets = [batch.borders[b] - batch.canvases[b].pass_begin for b in self.numbers]
+        seats = [b for b, canvas in enumerate(batch.canvases) if canvas.active]
+        self.numbers = [batch.numbers[b] for b in seats]
+        self.canvases = [batch.canvases[b] for b in seats]
+        self._offsets = [batch.borders[b] - batch.canvases[b].pass_begin for b in seats]
         self.scored = 0
         self.broken: tuple[int, str] | None = None
 
     def stats(self, where: Sequence[np.ndarray]) -> list[Stats]:
         """Best token, margin and log-odds at these positions of each sequence."""
-        with self._scoring.progress.clock("head"):
-            rows, borders = self._rows(where)
-            logits = self._noisy(self._scoring.logits(self._hidden, rows), where)
-            found = token_stats(logits, vocabulary=self.vocabulary, workspace=self._scoring.workspace)
-            tokens, margins, log_odds, best = to_host(found.tokens, found.margins, found.log_odds, found.top1)
+        borders, (tokens, margins, log_odds, best) = self._ask(where, [], None)
         self._inspect(borders, margins, best)
         return [Stats(tokens[a:b], margins[a:b], log_odds[a:b]) for a, b in pairwise(borders)]
 
     def commit(self, rule: PrefixRule) -> list[Prefix]:
         """The rule on the masks of each sequence; only those that it looks at are scored."""
-        with self._scoring.progress.clock("head"):
-            counts = [len(canvas.masks) for canvas in self.canvases]
-            where = [c.masks[: rule.scored_rows(n)] for c, n in zip(self.canvases, counts, strict=True)]
-            rows, borders = self._rows(where)
-            cu_rows, n_active = (torch.tensor(x, dtype=torch.int32, device=rows.device) for x in (borders, counts))
-            logits = self._noisy(self._scoring.logits(self._hidden, rows), where)
-            found = commit_prefix(
-                logits,
-                cu_rows,
-                n_active,
-                rule=rule,
-                vocabulary=self.vocabulary,
-                workspace=self._scoring.workspace,
-            )
-            largest = logits.gather(1, found.tokens[:, None])[:, 0].float()
-            lengths, tokens, margins, best = to_host(found.lengths, found.tokens, found.margins, largest)
+        counts = [len(canvas.masks) for canvas in self.canvases]
+        where = [c.masks[: rule.scored_rows(n)] for c, n in zip(self.canvases, counts, strict=True)]
+        borders, (lengths, tokens, margins, best) = self._ask(where, counts, rule)
         self._inspect(borders, margins, best)
         spans = pairwise(borders)
         return [Prefix(int(n), tokens[a:b], margins[a:b]) for n, (a, b) in zip(lengths, spans, strict=True)]
+
+    def finish(self) -> None:
+        """Ends the step: a pass that nobody has asked anything runs now."""
+        self._pass.finish()
+
+    def _ask(
+        self, where: Sequence[np.ndarray], counts: list[int], rule: PrefixRule | None
+    ) -> tuple[list[int], list[np.ndarray]]:
+        """The borders of the rows of each sequence, and what the pass answers for them."""
+        rows, borders = self._rows(where)
+        noise = None if self._scoring.temperature == 0 else partial(self._noisy, where=where)
+        return borders, self._pass.answer(Question(rows, borders, counts, rule), noise)
 
     @contextmanager
     def unnoticed(self) -> Iterator[None]:
@@ -155,7 +110,7 @@ class Step:
                 sequence = int(np.searchsorted(borders, np.argmax(rows), side="right")) - 1
                 self.broken = self.numbers[sequence], what
 
-    def _rows(self, where: Sequence[np.ndarray]) -> tuple[Tensor, list[int]]:
+    def _rows(self, where: Sequence[np.ndarray]) -> tuple[np.ndarray, list[int]]:
         """Rows of the packed pass, and their borders by sequence."""
         for canvas, positions in zip(self.canvases, where, strict=True):
             first = canvas.pass_begin + canvas.shifted
@@ -165,14 +120,11 @@ class Step:
         rows = [positions + offset for positions, offset in zip(where, self._offsets, strict=True)]
         borders = np.cumsum([0, *map(len, rows)]).tolist()
         self.scored += borders[-1]
-        return torch.from_numpy(np.concatenate(rows).astype(np.int64)).to(self._hidden.device), borders
+        return np.concatenate(rows).astype(np.int64), borders
 
     def _noisy(self, logits: Tensor, where: Sequence[np.ndarray]) -> Tensor:
         """The logits with Gumbel noise. It depends on the seed, the pass and the position of the sequence alone."""
-        scale = self._scoring.temperature
-        if scale == 0:
-            return logits
-        logits = logits.float()
+        scale, logits = self._scoring.temperature, logits.float()
         noise = (
             gumbel(self._scoring.seeds[number], canvas.passes, position, logits.size(-1))
             for number, canvas, positions in zip(self.numbers, self.canvases, where, strict=True)
@@ -189,12 +141,3 @@ def gumbel(seed: int, number: int, position: int, size: int) -> Tensor:
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
     uniform = torch.rand(size, generator=generator, dtype=torch.float64).clamp(min=1e-300)
     return (-(-uniform.log()).log()).float()
-
-
-def to_host(*tensors: Tensor) -> list[np.ndarray]:
-    """Copies that are queued without waiting, and one synchronisation."""
-    if tensors[0].device.type != "cuda":
-        return [tensor.cpu().numpy() for tensor in tensors]
-    copies = [torch.empty_like(t, device="cpu", pin_memory=True).copy_(t, non_blocking=True) for t in tensors]
-    torch.cuda.current_stream(tensors[0].device).synchronize()
-    return [copy.numpy() for copy in copies]

@@ -134,7 +134,8 @@ def compare(
     settings : sequence of Setting
     max_new_tokens : int
     batch : int
-        How many problems are decoded together; passes and positions do not depend on it, seconds do.
+        How many problems are decoded, and timed, in one call of `lsp.generate`. Passes and positions do not depend on
+        it, seconds do.
     flips : int
         On how many problems the flip rate is measured, in runs of their own that are not timed.
     advance : callable

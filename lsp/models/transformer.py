@@ -137,11 +137,16 @@ class Transformer(nn.Module):
         batch = cu_seqlens.size(0) - 1
         cache = self.new_cache(batch, 0) if cache is None else cache
         cache.begin(cu_seqlens, [0] * batch if append is None else append)
+        hidden = self.run_layers(tokens, positions, cache)
+        cache.advance()
+        return hidden
+
+    def run_layers(self, tokens: Tensor, positions: Tensor, cache: PrefixCache) -> Tensor:
+        """The pass itself, between `begin` and `advance` of the cache. It reads no values, so it can be captured."""
         cos, sin = rotation(positions, self.config.head_dim, self.config.rope_theta, self.dtype)
         x = self.embedding(tokens)
         for layer, block in enumerate(self.blocks):
             x = block(x, cos, sin, partial(cache.attend, layer))
-        cache.advance()
         out: Tensor = self.norm(x)
         return out
 

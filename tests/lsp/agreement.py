@@ -1,6 +1,11 @@
-"""A scheduler against its rule in the simulation: commits, passes and cache slots, under every option of the loop."""
+"""A scheduler against its rule in the simulation: commits, passes and cache slots, under every option of the loop.
+
+Prompts are simulated one by one; the loop decodes them in batches of any size.
+"""
 
 from __future__ import annotations
+
+from itertools import chain
 
 import numpy as np
 from hypothesis import assume
@@ -8,8 +13,8 @@ from hypothesis import strategies as st
 
 import lsp
 from lsp_kernels import Vocabulary
-from tests.lsp.recorder import commits, scripted
-from tests.lsp.simulation import Ambiguous, Rule, script, simulate
+from tests.lsp.recorder import Recorder, commits, scripted
+from tests.lsp.simulation import Ambiguous, Rule, Simulation, script, seated, simulate
 
 SIZE, MASK, DELIMITERS, STOPS = 13, 12, (0, 3, 4), (7, 12)  # the mask is a stop too, which it may not become
 
@@ -35,7 +40,8 @@ def check_agreement(scheduler: lsp.Scheduler, data: st.DataObject, rule: Rule | 
     shifted = data.draw(st.booleans(), "shifted")
     chosen = data.draw(options(lookahead=not isinstance(scheduler, lsp.Prophet)), "options")
     new = data.draw(st.integers(0, 11), "new")
-    lengths = data.draw(st.lists(st.integers(int(shifted), 6), min_size=1, max_size=3), "prompts")
+    lengths = data.draw(st.lists(st.integers(int(shifted), 6), min_size=1, max_size=5), "prompts")
+    batch_size = data.draw(st.sampled_from([None, 1, 2, 3, 9]), "batch size")
     seed = data.draw(st.integers(0, 10**6), "seed")
     rows = script(seed, SIZE, MASK, ties=data.draw(st.booleans(), "ties"))
     rng = np.random.default_rng(seed)
@@ -61,17 +67,30 @@ def check_agreement(scheduler: lsp.Scheduler, data: st.DataObject, rule: Rule | 
 
     model = scripted(rows, SIZE, MASK, shifted=shifted)
     vocabulary = Vocabulary(SIZE, DELIMITERS, STOPS, suppress=[MASK])
-    for progress in lsp.decode(model, prompts, new, scheduler, vocabulary, lsp.Options(**chosen)):
+    places = seated([len(each.passes) for each in expected], min(batch_size or len(prompts), len(prompts)))
+    for progress in lsp.decode(model, prompts, new, scheduler, vocabulary, lsp.Options(**chosen), None, batch_size):
         assert progress.passes == len(model.passes)
-    assert progress.passes == max((len(e.passes) for e in expected), default=0)
-    for b, (canvas, wanted) in enumerate(zip(progress.canvases, expected, strict=True)):
-        got = [segments[b] for segments in model.passes]
-        for index, step in enumerate(wanted.passes):
-            assert got[index].positions == list(range(step.start, step.end)), f"pass {index}"
-            assert (got[index].append, got[index].held) == (step.append, step.start), f"pass {index}"
-            assert model.slots[index][b] == wanted.slots[index], f"pass {index}"
-        assert all(not segment.tokens and not segment.append for segment in got[len(wanted.passes) :])
+        assert set(progress.in_pass) == {
+            b for b, mine in enumerate(places) if progress.passes - 1 in [at for at, _ in mine]
+        }
+    for canvas, wanted, mine in zip(progress.canvases, expected, places, strict=True):
+        check_passes(model, wanted, mine)
         assert canvas.run.tolist() == wanted.tokens
         assert commits(canvas) == [len(step.chosen) for step in wanted.passes]
         assert canvas.passes == len(wanted.passes)
         assert canvas.positions == sum(step.end for step in wanted.passes)  # the scripted model sees whole sequences
+    used = set(chain(*places))
+    assert progress.passes == max((at + 1 for at, _ in used), default=0)
+    for at, segments in enumerate(model.passes):
+        empty = [segment for seat, segment in enumerate(segments) if (at, seat) not in used]
+        assert not any(segment.tokens or segment.append for segment in empty), f"pass {at}"
+
+
+def check_passes(model: Recorder, wanted: Simulation, mine: list[tuple[int, int]]) -> None:
+    """The passes that the loop made over a sequence, at these places, are those of its simulation."""
+    for index, ((at, seat), step) in enumerate(zip(mine, wanted.passes, strict=True)):
+        got, begin = model.passes[at][seat], mine[0][0]
+        slots = {slot: (by - begin, token) for slot, (by, token) in model.slots[at][seat].items()}
+        assert got.positions == list(range(step.start, step.end)), f"pass {index}"
+        assert (got.append, got.held) == (step.append, step.start), f"pass {index}"
+        assert slots == wanted.slots[index], f"pass {index}"

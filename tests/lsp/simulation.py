@@ -115,6 +115,19 @@ def simulate(
     return out
 
 
+def seated(passes: Sequence[int], seats: int) -> list[list[tuple[int, int]]]:
+    """For each prompt, which passes of the loop go over it and in which seat, if it needs this many passes."""
+    out: list[list[tuple[int, int]]] = [[] for _ in passes]
+    waiting = [b for b, n in enumerate(passes) if n]
+    free_from = [0] * seats  # the first pass for which a seat is free
+    while waiting:
+        begin = min(free_from)
+        seat, b = free_from.index(begin), waiting.pop(0)
+        out[b] = [(index, seat) for index in range(begin, begin + passes[b])]
+        free_from[seat] = begin + passes[b]
+    return out
+
+
 @dataclass
 class Seen:
     """What a scheduler may look at in a pass of the simulation.

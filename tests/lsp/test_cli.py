@@ -102,6 +102,29 @@ def test_json_is_what_generate_returns(run: Callable[..., Ran]) -> None:
         assert len(got) == 7
 
 
+def test_the_batch_size_says_how_many_prompts_are_decoded_at_a_time(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [PROMPT, "Use 2, 9 and 14 to make 4.\n", PROMPT]
+    together = run("generate", *prompts, *NEW, "--cache", "none").out
+    rows = rows_of_caches(monkeypatch)
+    assert run("generate", *prompts, *NEW, "--cache", "none", "--batch-size", 2).out == together
+    assert rows == [2]
+
+
+def rows_of_caches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every cache that is made from now on."""
+    rows: list[int] = []
+    new_cache = lsp.models.Transformer.new_cache
+
+    def noted(model: lsp.models.Transformer, batch: int, capacity: int) -> object:
+        rows.append(batch)
+        return new_cache(model, batch, capacity)
+
+    monkeypatch.setattr(lsp.models.Transformer, "new_cache", noted)
+    return rows
+
+
 def test_a_stream_prints_the_same_text(run: Callable[..., Ran]) -> None:
     assert run("generate", PROMPT, "--stream", *NEW).out == ANSWER + "\n"
 
@@ -166,6 +189,7 @@ def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
         "refresh_scattered": False,
         "stop_early": False,
         "temperature": 0.5,
+        "graph": False,
     }
     assert "then" not in got["text"]
 
@@ -198,6 +222,8 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ("--nope", ["generate", "--nope", "x"]),
         ("--max-new-tokens", ["generate", "x", "--max-new-tokens", "x"]),
         ("expected a PROMPT or --file FILE, got neither", ["generate"]),
+        ("Invalid value for '--batch-size'", ["generate", "x", "--batch-size", "0"]),
+        ("Invalid value for '--batch-size'", ["compare", "--batch-size", "2.5"]),
         ("at most one of --stream, --by-pass and --json", ["generate", "x", "--stream", "--json"]),
         ("expected a single one with --stream, got 2", ["generate", "x", "y", "--stream"]),
         ("Invalid scheduler: expected one of lsp, paper, fixed", ["generate", "x", "--scheduler", "best"]),
@@ -353,13 +379,18 @@ def test_a_page_is_written_at_once(run: Callable[..., Ran], tmp_path: Path) -> N
 # Compare and tune
 
 
-def test_compare_writes_what_it_shows(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_compare_writes_what_it_shows(run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_made = rows_of_caches(monkeypatch)
     files = [tmp_path / f"t{ending}" for ending in (".md", ".csv", ".json")]
     given = ["--problems", 2, "--batch", 2, "--flips", 1, "--tail", "dropped", "--task", "countdown", *NEW]
+    given += ["--batch-size", 1]
     outs = [argument for file in files for argument in ("--out", file)]
     ran = run("compare", *given, *outs, "--plot", tmp_path / "t.svg")
     assert ran.code == 0, ran.err
-    rows = json.loads(files[2].read_text())["rows"]
+    assert set(rows_made) == {1}
+    written = json.loads(files[2].read_text())
+    assert (written["batch"], written["batch_size"]) == (2, 1)
+    rows = written["rows"]
     for row in rows:
         assert row["scheduler"] in ran.out
         assert f"| {row['scheduler']} |" in files[0].read_text()
@@ -404,6 +435,9 @@ def test_tune_goes_on_and_refuses_other_results(
     with first.open("a") as file:
         file.write('{"cut off')
     assert run("tune", first, *given).out == ran.out
+    rows = rows_of_caches(monkeypatch)
+    assert run("tune", tmp_path / "one_by_one.jsonl", *given, "--batch-size", 1).code == 0
+    assert set(rows) == {1}
     assert len(first.read_text().splitlines()) == 1 + 4
     fails(2, "expected results with", "tune", first, *given, "--seed", 3)
     assert run("tune", second, *given, "--split", "test", "--from", first, "--plot", tmp_path / "t.png").code == 0

@@ -17,7 +17,7 @@ from lsp_kernels import Vocabulary
 from tests.lsp import plain
 from tests.lsp.checkpoints import FAMILIES, Case, ids_of
 from tests.lsp.recorder import SCHEDULERS, Recorder, commits, last
-from tests.lsp.simulation import simulate
+from tests.lsp.simulation import seated, simulate
 
 CASES = {name: make() for name, make in FAMILIES.items()}
 MASK, DELIMITERS = 7, range(0, 200, 5)
@@ -49,9 +49,9 @@ def vocabulary(case: Case, stops: Sequence[int] = (5,)) -> Vocabulary:
 
 def run(model: object, prompts: list[list[int]], new: int, scheduler: object, known: Vocabulary, **options: object):
     """The recorder of a whole run, and where it ended."""
-    seeds = options.pop("seeds", None)
+    loop = {name: options.pop(name, None) for name in ("seeds", "batch_size")}
     recorder = Recorder(model)
-    return recorder, last(lsp.decode(recorder, prompts, new, scheduler, known, lsp.Options(**options), seeds))
+    return recorder, last(lsp.decode(recorder, prompts, new, scheduler, known, lsp.Options(**options), **loop))
 
 
 def close(got: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -84,21 +84,27 @@ def test_refresh_in_every_pass_is_plain_uncached_decoding(case: Case, exact: Tra
     assert len(set(wanted.tokens)) > 5
 
 
+@pytest.mark.parametrize("seats", [4, 2], ids=["together", "two at a time"])
 @pytest.mark.parametrize("options", CACHES.values(), ids=CACHES)
 @pytest.mark.parametrize("name", ["guarded", "threshold", "islands"])
-def test_a_ragged_batch_is_each_prompt_alone(case: Case, exact: Transformer, name: str, options: dict) -> None:
+def test_a_ragged_batch_is_each_prompt_alone(
+    case: Case, exact: Transformer, name: str, options: dict, seats: int
+) -> None:
     prompts = [ids_of(case, n, seed=n) for n in (9, 1, 17, 4)]
     known, seeds = vocabulary(case, stops=range(100, 120)), [5, 6, 7, 5]
-    together, state = run(exact, prompts, 12, SCHEDULERS[name], known, seeds=seeds, **options)
+    together, state = run(exact, prompts, 12, SCHEDULERS[name], known, seeds=seeds, batch_size=seats, **options)
+    places = seated([canvas.passes for canvas in state.canvases], seats)
     for b, prompt in enumerate(prompts):
         alone, end = run(exact, [prompt], 12, SCHEDULERS[name], known, seeds=seeds[b : b + 1], **options)
         assert state.canvases[b].run.tolist() == end.canvases[0].run.tolist()
         assert commits(state.canvases[b]) == commits(end.canvases[0])
         assert (state.canvases[b].passes, state.canvases[b].positions) == (end.passes, end.canvases[0].positions)
-        for here, (there,) in zip(together.passes, alone.passes, strict=False):
-            assert here[b].tokens == there.tokens
-            close(here[b].logits, there.logits, 1e-9)
-        assert all(not segments[b].tokens for segments in together.passes[len(alone.passes) :])
+        for (at, seat), (there,) in zip(places[b], alone.passes, strict=True):
+            here = together.passes[at][seat]
+            assert here.tokens == there.tokens
+            close(here.logits, there.logits, 1e-9)
+    tokens = [len(segment.tokens) for segments in together.passes for segment in segments]
+    assert np.count_nonzero(tokens) == sum(map(len, places))  # no pass over a sequence that is finished
     assert len({token for canvas in state.canvases for token in canvas.run.tolist()}) > 10
 
 
