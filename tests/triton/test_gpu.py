@@ -55,7 +55,7 @@ def test_select_agrees_with_the_enumeration_of_thresholds(
 
 
 @commit
-@times(300, virtual=8)
+@times(300, virtual=5)
 @given(case=cases(most=10))
 def test_stats_agree_with_the_definition(gpu: Gpu, case: CommitCase) -> None:
     check_stats(ON_GPU, case)
@@ -125,7 +125,7 @@ def test_nothing_but_the_kernel_is_launched(gpu: Gpu, step: Step) -> None:
     assert gpu.launched(lambda: step.run(workspace)) == ["commit_kernel"]
 
 
-@attention
+@pytest.mark.gpu(attention=True)
 @times(500, virtual=4)
 @given(case=attention_cases(longest_prefix=PREFIX, longest_suffix=SUFFIX))
 def test_attention_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(gpu: Gpu, case: AttentionCase) -> None:

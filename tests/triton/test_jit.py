@@ -20,7 +20,7 @@ from lsp_kernels import PrefixRule, Vocabulary, reference
 from lsp_kernels.triton import attention, commit
 from lsp_kernels.triton.aot.builds import Build, representative
 from tests.attention_cases import AttentionCase, attention_cases, check_attention, make_case
-from tests.gpus import Moved, VirtualGpu, gpu_of, times
+from tests.gpus import ARCHITECTURES, Moved, VirtualGpu, executed_architectures, gpu_of, times
 from tests.strategies import DTYPES, CommitCase, cases
 from tests.support import check_commit, check_select, check_stats, ints, same
 from tests.triton.served import Served
@@ -138,8 +138,8 @@ def test_any_attention_with_any_splits(gpu: VirtualGpu, case: AttentionCase, spl
     check_attention(Moved(Served(attention, splits)).suffix_attention, case, ROUNDED)
 
 
-def usual_calls() -> None:
-    """One call of each operation as decoding makes it, on packed rows and tokens."""
+def usual_commits() -> None:
+    """One call of each operation as decoding makes it, on packed rows."""
     size = 8 * SIZE
     vocabulary = Vocabulary(size, delimiters=[3], suppress=[5])
     logits, sequences = torch.randn(6, size).bfloat16(), {"cu_rows": ints(0, 4, 6), "starts": ints(1, 0)}
@@ -149,16 +149,33 @@ def usual_calls() -> None:
     operations.select_prefix(out.margins, out.tokens, **sequences, rule=PrefixRule(), vocabulary=vocabulary)
 
 
+def usual_attention() -> None:
+    """Packed tokens with as many rows as the usual tile has."""
+    case = make_case([9], [5], [9], heads=(7, 1), size=128, dtype=torch.bfloat16)
+    case.run(Moved(Served(attention, splits=2)).suffix_attention)
+
+
+USUAL = {"commit": usual_commits, "attention": usual_attention}
+
+
 def code(ptx: str) -> str:
     """PTX without its comments and what it says about lines of the source."""
     text = re.sub(r"//[^\n]*|^\s*\.(?:loc|file)\b[^\n]*", "", ptx.split(".section")[0], flags=re.M)
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-@pytest.mark.parametrize("architecture", ["sm_90", "sm_120"])
-def test_the_usual_launches_are_the_builds_that_are_proven(architecture: str) -> None:
-    proven: list[Build] = [made for made in representative(architecture) if made.family == "commit"]
+ORDINARY = {"commit": ["sm_90"], "attention": ["sm_80"]}
+PROVEN = [
+    pytest.param(family, name, marks=() if name in ORDINARY[family] else pytest.mark.targets)
+    for family, names in (("commit", ARCHITECTURES), ("attention", executed_architectures()))
+    for name in names
+]
+
+
+@pytest.mark.parametrize(("family", "architecture"), PROVEN)
+def test_the_usual_launches_are_the_builds_that_are_proven(family: str, architecture: str) -> None:
+    proven: list[Build] = [made for made in representative(architecture) if made.family == family]
     with gpu_of(architecture) as gpu:
-        usual_calls()
+        USUAL[family]()
     launched = {launch.name: code(launch.ptx) for launch in gpu.driver.launches}
     assert launched == {made.kernel.__name__: code(made.compile().text) for made in proven}

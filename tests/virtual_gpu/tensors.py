@@ -7,6 +7,7 @@ in one call are refused as torch refuses them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -65,7 +66,13 @@ def uncompiled(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
     """Takes the place of `torch.compile`, which would look for a real GPU."""
     if not function.__module__.startswith("torch."):
         return function
-    return lambda *args, **kwargs: _call(function, args, kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*called without torch.compile", UserWarning)
+            return _call(function, args, kwargs)
+
+    return call
 
 
 def _call(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
