@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 import torch
@@ -17,14 +18,16 @@ from hypothesis import Phase, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from lsp_kernels import Vocabulary
+from lsp_kernels import Vocabulary, _ops
+from lsp_kernels.triton.configs import device
 from tests.support import examples
 
 T = TypeVar("T")
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
 LARGE_TILES = {"sm_90": "wgmma", "sm_100": "tcgen05"}  # what attention uses from 64 rows on; mma elsewhere
 IS_REAL = torch.cuda.is_available()
-SILENT = ("empty", "new_empty", "_unsafe_view", "detach", "alias")  # aten functions that launch nothing, beside views
+# Functions of aten that launch nothing, beside views.
+SILENT = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "alias")
 
 
 def executed_architectures() -> list[str]:
@@ -82,11 +85,19 @@ class VirtualGpu:
 
     def launched(self, run: Callable[[], object]) -> list[str]:
         """Names of the kernels that a call launches, and of the functions of torch that would launch one."""
-        before = self.driver.executed
-        with _Recorder() as torchs:
+        from tests.virtual_gpu import tensors
+
+        before, torchs = self.driver.executed, _Recorder()
+
+        def compute(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+            with torchs:
+                return func(*args, **kwargs)
+
+        with mock.patch.object(tensors, "compute", compute):
             run()
-        ours = [launch.name for launch in self.driver.launches][before - self.driver.executed :]
-        return [*torchs.names, *ours]
+        count = self.driver.executed - before
+        ours = list(self.driver.launches)[-count:] if count else []
+        return [*torchs.names, *(launch.name for launch in ours)]
 
 
 class _Recorder(TorchDispatchMode):
@@ -131,18 +142,23 @@ def to_gpu(value: Any) -> Any:
     return whole.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
+def forget() -> None:
+    """Makes the package ask anew which GPU a device is."""
+    for known in (device.device_of, device.unknown_architecture, _ops.triton_reason):
+        known.cache_clear()
+
+
 @contextmanager
 def gpu_of(name: str, **options: Any) -> Iterator[RealGpu | VirtualGpu]:
     """The real GPU for "real", else a virtual one of this architecture that the kernels' launchers take for real."""
     if name == "real":
         yield RealGpu()
         return
-    from lsp_kernels.triton.configs.device import device_of
     from tests.virtual_gpu import virtual_gpu
 
-    device_of.cache_clear()
+    forget()
     try:
         with virtual_gpu(name, **{"keep": 8, **options}) as driver:
             yield VirtualGpu(driver)
     finally:
-        device_of.cache_clear()
+        forget()
