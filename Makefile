@@ -33,7 +33,7 @@ test-fuzz: $(READY) ## call the raw operators with random operands between guard
 test-install: $(READY) ## install in every way the README names, each into a new environment (minutes)
 	$(BIN)/python -m pytest -m install tests/install
 
-test-targets: $(READY) ## compile every shipped kernel for every GPU and renew docs/targets.md (minutes; KERNEL=attention: those)
+test-targets: $(READY) ## compile every shipped kernel for every GPU, launch on every virtual GPU, renew docs/targets.md (minutes; KERNEL=attention: those)
 	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
 
 wheel: $(READY) $(VENV)/.wheel-tools ## build the public wheel into dist/ and prove it: glibc 2.28, torch's stable ABI, the tests
