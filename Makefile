@@ -17,8 +17,12 @@ demo: $(READY) ## see the embedded model solve held-out problems, schedulers bes
 
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
 test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
-	$(BIN)/python -m pytest --ignore=tests/triton/interpreted
+	@TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted > $(VENV)/interpreted.log 2>&1 & beside=$$!; \
+	trap "kill $$beside" INT TERM; \
+	$(BIN)/python -m pytest --ignore=tests/triton/interpreted; here=$$?; \
+	wait $$beside; there=$$?; \
+	cat $(VENV)/interpreted.log; \
+	exit $$((here + there))
 
 test-abuse: export OMP_WAIT_POLICY = PASSIVE
 test-abuse: $(READY) ## try bad inputs of every kind and write into docs/verification.md how many were held
