@@ -13,16 +13,18 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import convert, floating, integer, loadstore, tensor_core, warp
+from . import convert, floating, integer, loadstore, proxy, tensor_core, warp, wgmma
 from .dtypes import Array
-from .errors import PtxError, UnsupportedPtx
+from .errors import PtxError, RaceError, UnsupportedPtx
+from .in_flight import InFlight
 from .memory import GlobalMemory, SharedMemory
 from .operands import Operands
 from .parse import Address, Immediate, Instruction, Kernel, Register, Symbol, Vector, parse
-from .races import CtaOrder, SharedOrder
+from .races import CtaOrder
+from .shared_order import SharedOrder
 from .table import Mask, Step, build_all, is_control
 
-FAMILIES = (convert, floating, integer, loadstore, tensor_core, warp)  # they fill the table
+FAMILIES = (convert, floating, integer, loadstore, proxy, tensor_core, warp, wgmma)  # they fill the table
 WARP = 32
 MAX_INSTRUCTIONS = 5_000_000
 
@@ -46,6 +48,7 @@ def _load(ptx: str) -> Program:
     if kernel.threads % WARP:
         raise UnsupportedPtx(f"{kernel.threads} threads: not a multiple of {WARP}")
     steps = build_all(kernel, Operands(kernel))
+    wgmma.check_register_accesses(kernel)
     return Program(kernel, steps, [_branch_target(kernel, i) for i in kernel.instructions])
 
 
@@ -90,6 +93,7 @@ class Cta:
         self.registers: list = [None] * len(program.kernel.registers)
         self.copies: list[list[loadstore.Copy]] = []  # committed cp.async groups, oldest first
         self.uncommitted: list[loadstore.Copy] = []
+        self.wgmma = wgmma.Pending()
         self.threads = np.arange(program.kernel.threads)
         self.warps = self.threads // WARP
         self.specials = _specials(program.kernel.threads, position, grid)
@@ -108,6 +112,7 @@ class Cta:
                 pc = min(ready)
                 mask = ready.pop(pc)
                 self._advance(pc, mask, ready, waiting)
+        self.wgmma.check_finished()
 
     def _barrier(self, waiting: dict[int, Array]) -> None:
         if len(waiting) > 1:
@@ -183,10 +188,12 @@ class Cta:
         return bool(missing)
 
     def _check_written(self, instruction: Instruction) -> None:
-        """Blame the first register that the instruction reads and no thread has written."""
+        """Blame the first register that the instruction reads and no thread has written, or that is in flight."""
         for register in _registers_read(instruction):
             if self.registers[register.slot] is None:
                 raise PtxError(f"{register.name} is read but was never written: {instruction.text}")
+            if isinstance(self.registers[register.slot], InFlight):
+                raise RaceError(f"{register.name} is read but {self.registers[register.slot]}: {instruction.text}")
 
 
 def _registers_read(instruction: Instruction) -> Iterator[Register]:

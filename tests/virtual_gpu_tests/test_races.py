@@ -61,6 +61,26 @@ def test_copy_over_what_another_warp_still_reads():
     run(body + "bar.sync 0;" + copy, torch.zeros(64), shared=256)
 
 
+COPY = """
+shl.b32 %r1, %r0, 2;
+add.s32 %r2, %r1, 1024;
+mad.wide.u32 %rd8, %r0, 4, %rd0;
+cp.async.ca.shared.global [%r2], [%rd8], 4;
+cp.async.commit_group;
+cp.async.wait_group 0;
+{store}
+"""
+
+
+@pytest.mark.parametrize("store", ["st.shared.b32 [%r2], %r0;", "cp.async.ca.shared.global [%r2], [%rd8], 4;"])
+def test_store_over_what_a_copy_may_still_write(store):
+    body = COPY.format(store=store)
+    run(body, torch.zeros(64), shared=256)
+    for wait in ("", "cp.async.wait_group 1;"):
+        with pytest.raises(RaceError, match="store over a cp.async destination"):
+            run(body.replace("cp.async.wait_group 0;", wait), torch.zeros(64), shared=256)
+
+
 NEIGHBOUR = """
 mad.wide.u32 %rd8, %r0, 4, %rd0;
 xor.b32 %r1, %r0, 1;
