@@ -106,7 +106,7 @@ class SharedOrder:
         self.store(warps, offsets, width)
 
     def start_read(self, warps: Sequence[int], rows: Array) -> Reader:
-        """A matrix instruction of some warps, each of which reads all rows, may read from now until it is waited for."""
+        """A matrix instruction of some warps, each of which reads all rows, may read until it is waited for."""
         now = self.epoch * WARPS
         self._has_landed(rows, ROW)
         written = self.written.reshape(-1, ROW)[rows]

@@ -77,7 +77,7 @@ def test_store_over_what_a_copy_may_still_write(store):
     body = COPY.format(store=store)
     run(body, torch.zeros(64), shared=256)
     for wait in ("", "cp.async.wait_group 1;"):
-        with pytest.raises(RaceError, match="store over a cp.async destination"):
+        with pytest.raises(RaceError, match=r"store over a cp\.async destination"):
             run(body.replace("cp.async.wait_group 0;", wait), torch.zeros(64), shared=256)
 
 

@@ -105,6 +105,7 @@ PROXY, BARRIER, FENCE = "fence.proxy.async.shared::cta;\n", "bar.sync 0;\n", "wg
 OVERWRITE = "@%p3 st.shared.b32 [%r40], %r41;\n"
 COPY_OVER = "@%p3 cp.async.ca.shared.global [%r40], [%rd1], 4;\n"
 LAND = f"{COPY_OVER}cp.async.commit_group;\ncp.async.wait_group 0;\n"
+PLACE = str(descriptor(0, 32))
 
 BROKEN = [
     pytest.param(PROXY, "", RaceError, "since the last fence.proxy.async", id="no proxy fence"),
@@ -136,11 +137,11 @@ BROKEN = [
     pytest.param(COMMIT, MMA.replace("%a2", "%d2") + COMMIT, RaceError, "another wgmma in flight writes",
                  id="result as operand"),
     pytest.param("%d1", "%d2", UnsupportedPtx, "different 32-bit registers", id="one register twice"),
-    pytest.param(str(descriptor(0, 32)), str(descriptor(0, 32) + 4096 // 16), AccessError, "out of shared memory",
+    pytest.param(PLACE, str(descriptor(0, 32) + 4096 // 16), AccessError, "out of shared memory",
                  id="operand out of bounds"),
-    pytest.param(str(descriptor(0, 32)), str(descriptor(512, 32)), AccessError, "never written", id="operand elsewhere"),
-    pytest.param(str(descriptor(0, 32)), str(descriptor(0, 32) & ~(3 << 62)), UnsupportedPtx, "swizzle", id="no swizzle"),
-    pytest.param(str(descriptor(0, 32)), str(descriptor(0, 32) | 1 << 49), UnsupportedPtx, "reserved", id="base offset"),
+    pytest.param(PLACE, str(descriptor(512, 32)), AccessError, "never written", id="operand elsewhere"),
+    pytest.param(PLACE, str(descriptor(0, 32) & ~(3 << 62)), UnsupportedPtx, "swizzle", id="no swizzle"),
+    pytest.param(PLACE, str(descriptor(0, 32) | 1 << 49), UnsupportedPtx, "reserved", id="base offset"),
     pytest.param("%rd31, 1, 1, 1", "%rd31, %p1, 1, 1", PtxError, "different scale-d", id="threads disagree"),
     pytest.param("%rd31, 1, 1, 1", "%rd31, 1, -1, 1", UnsupportedPtx, "negated", id="negated"),
     pytest.param("wgmma.mma_async", "@%p1 wgmma.mma_async", UnsupportedPtx, "part of a CTA", id="one warp alone"),
