@@ -16,6 +16,7 @@ from .errors import UnsupportedPtx
 from .operands import Operands
 from .parse import Instruction
 from .table import Mask, Modifiers, Step, opcode
+from .warp import warps_of
 
 if TYPE_CHECKING:
     from .cta import Cta
@@ -38,12 +39,20 @@ class Fences:
         self.published_time = self.time.copy()
         self.published_epoch = int(self.epoch.max())
 
+    def before_barrier(self, warps: Array, times: Array) -> Array:
+        """Whether warps fenced after what they did at some times and before the last barrier."""
+        return self.published_time[warps] > times
+
+    def after_barrier(self, warps: Array | int, epochs: Array) -> Array:
+        """Whether warps fenced after the barriers that ended some epochs."""
+        return self.epoch[warps] > epochs
+
     def between(self, writers: Array, times: Array, epochs: Array, reader: int) -> Array:
         """Whether a fence lies between writes (by warp, time and epoch) and what `reader` does now, after a barrier
         unless it is the writer itself."""
-        by_writer = self.published_time[writers] > times
-        by_reader = (self.epoch[reader] > epochs) | ((writers == reader) & (self.time[reader] > times))
-        return by_writer | by_reader | (self.published_epoch > epochs)
+        own = (writers == reader) & (self.time[reader] > times)
+        one_side = self.before_barrier(writers, times) | self.after_barrier(reader, epochs)
+        return own | one_side | (self.published_epoch > epochs)
 
 
 @opcode("fence.proxy.async(?:.shared::cta)?")
@@ -53,13 +62,6 @@ def _proxy_fence(instruction: Instruction, found: Modifiers, operands: Operands)
 
     def step(cta: Cta, mask: Mask) -> None:
         if cta.shared_order:
-            cta.shared_order.proxy_fence(_fencing(cta, mask))
+            cta.shared_order.proxy_fence(warps_of(cta, mask))
 
     return step
-
-
-def _fencing(cta: Cta, mask: Mask) -> Array:
-    """The warps all of whose threads execute: a fence of part of a warp orders nothing here."""
-    if mask is None:
-        return np.unique(cta.warps)
-    return np.nonzero(mask.reshape(-1, 32).all(1))[0]

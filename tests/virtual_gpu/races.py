@@ -51,9 +51,13 @@ class Stamps:
 
 
 class LaunchOrder:
-    """What outlives a CTA: write stamps per segment and what was released at each address."""
+    """What outlives a CTA: write stamps per segment and what was released at each address.
 
-    def __init__(self) -> None:
+    `tensor_fences` says whether tensor memory needs its own fences around barriers; see `tensor_order.py`.
+    """
+
+    def __init__(self, tensor_fences: bool = False) -> None:
+        self.tensor_fences = tensor_fences
         self.stamps: dict[Segment, Stamps] = {}
         self.released: dict[int, Knowledge] = {}
 

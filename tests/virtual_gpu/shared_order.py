@@ -54,8 +54,9 @@ class SharedOrder:
         self.clock += 1
         self.proxy_fences.fence(warps, self.clock, self.epoch)
 
-    def load(self, warps: Array, offsets: Array, width: int) -> None:
+    def load(self, warps: Array, offsets: Array, width: int, *, mbarrier: bool = False) -> None:
         rows, now = offsets // width, self.epoch * WARPS
+        self._check_kind(rows, width, mbarrier)
         mine = (now + warps).astype(np.int32)[:, None]
         self._has_landed(rows, width)
         written = self.written.reshape(-1, width)[rows]
@@ -74,15 +75,21 @@ class SharedOrder:
         if self.in_flight.reshape(-1, width)[rows].any():
             raise RaceError("shared memory: load of a cp.async destination before its wait_group")
 
-    def store(self, warps: Array, offsets: Array, width: int) -> None:
-        self.may_store(warps, offsets, width)
+    def _check_kind(self, rows: Array, width: int, mbarrier: bool) -> None:
+        """Whether bytes are an mbarrier is for its own instructions alone to see."""
+        if self.opaque.reshape(-1, width)[rows].any() and not mbarrier:
+            raise PtxError("shared memory: an ordinary access to an mbarrier that is not invalidated")
+
+    def store(self, warps: Array, offsets: Array, width: int, *, mbarrier: bool = False) -> None:
+        self.may_store(warps, offsets, width, mbarrier=mbarrier)
         self.clock += 1
         mine = (self.epoch * WARPS + warps).astype(np.int32)[:, None]
         self.written.reshape(-1, width)[offsets // width] = mine
         self.stored_at.reshape(-1, width)[offsets // width] = self.clock
 
-    def may_store(self, warps: Array, offsets: Array, width: int) -> None:
+    def may_store(self, warps: Array, offsets: Array, width: int, *, mbarrier: bool = False) -> None:
         rows, now = offsets // width, self.epoch * WARPS
+        self._check_kind(rows, width, mbarrier)
         mine = (now + warps)[:, None]
         if self.in_flight.reshape(-1, width)[rows].any():
             raise RaceError("shared memory: store over a cp.async destination before its wait_group")
@@ -127,8 +134,3 @@ class SharedOrder:
         """The warps that read have waited, each for its own part: to all others it is as if the read were now."""
         self.readers = [other for other in self.readers if other is not reader]
         self.read.reshape(-1, ROW)[reader.rows] = self.epoch * WARPS + SEVERAL
-
-    def plain(self, offsets: Array, width: int) -> None:
-        """Ordinary loads and stores may not touch an mbarrier."""
-        if self.opaque.reshape(-1, width)[offsets // width].any():
-            raise PtxError("an ordinary access to an mbarrier")
