@@ -1,7 +1,7 @@
 """The compiled PTX of the attention kernel, executed: as exact as torch's, within bounds, without races.
 
-Tiles of 64 rows and more use wgmma and tcgen05 on sm_90 and sm_100, which the emulator does not know; the small ones
-use mma.sync there too.
+Tiles of 64 rows and more use wgmma and tcgen05 on sm_90 and sm_100: `test_tensor_cores.py` has these. The small ones use
+mma.sync there too.
 """
 
 from __future__ import annotations
