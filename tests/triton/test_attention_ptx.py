@@ -1,52 +1,22 @@
 """The compiled PTX of the attention kernel, executed: as exact as torch's, within bounds, without races.
 
-Tiles of 64 rows and more use wgmma and tcgen05 on sm_90 and sm_100: `test_tensor_cores.py` has these. The small ones use
-mma.sync there too.
+Tiles of 64 rows and more use wgmma and tcgen05 on sm_90 and sm_100: `test_tensor_cores.py` has these. The small ones
+use mma.sync there too.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from lsp_kernels.triton import configs
-from lsp_kernels.triton.aot import Compiled
-from lsp_kernels.triton.aot.builds import Build, build_attention
+from lsp_kernels.triton.aot.builds import build_attention
 from tests.attention_cases import AttentionCase, check_attention, make_case
-from tests.triton.inputs import attention_arguments
-from tests.virtual_gpu import RaceError, launch
-from tests.virtual_gpu.launch import Launch
+from tests.triton.emulated import ROUNDED, Emulated, ragged
+from tests.virtual_gpu import RaceError
 from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
-
-ROUNDED = 2.0  # the weights are rounded to 16 bits before they meet the values
-SPLITS = 3
-
-
-class Emulated:
-    """A compiled kernel under the public signature."""
-
-    def __init__(self, made: Build, seed: int = 0) -> None:
-        self.made, self.seed = made, seed
-        self.compiled: Compiled = made.compile()
-        self.text = self.compiled.text
-        self.splits = SPLITS if made.constants["SPLIT"] else 1
-        self.launched: Launch | None = None
-
-    def suffix_attention(self, *tensors: Any, scale: float | None = None) -> Tensor:
-        case = AttentionCase(*tensors, scale)
-        grid, arguments, out, tickets = attention_arguments(self.made, case, self.splits)
-        self.launched = launch(self.text, grid, arguments, shared=self.compiled.shared, seed=self.seed)
-        assert not tickets.any()
-        return out
-
-
-def ragged(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, **options: Any) -> AttentionCase:
-    """Two tiles, an empty sequence, prefixes of one and three splits, NaN behind them, and a group of 7."""
-    return make_case([5, 0, 10], [70, 3, 0], [5, 0, 9], heads=(7, 1), size=head_dim, dtype=dtype, **options)
 
 
 def small_tile(target: str, head_dim: int = 128) -> configs.attention.AttentionConfig:
@@ -90,9 +60,10 @@ def test_other_builds_are_as_exact(options: dict, case: AttentionCase) -> None:
     check_attention(Emulated(build_attention("sm_80", **options), seed=3).suffix_attention, case, ROUNDED)
 
 
-def test_keys_are_read_once_per_tile_and_slots_past_the_prefix_never() -> None:
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+def test_keys_are_read_once_per_tile_and_slots_past_the_prefix_never(target: str) -> None:
     case = ragged(64).with_fresh_cache()
-    kernel = Emulated(build_attention("sm_80", head_dim=64))
+    kernel = Emulated(build_attention(target, head_dim=64))
     case.run(kernel.suffix_attention)
     for cache in (case.k_cache, case.v_cache):
         reads = torch.from_numpy(kernel.launched.reads(cache))
