@@ -135,7 +135,8 @@ class Trial:
     def survives(self, text: str) -> bool:
         self.kernel.text = text
         try:
-            for case, self.kernel.splits in self.cases():
+            for case, splits in self.cases():
+                self.kernel.splits = splits
                 check_attention(self.kernel.suffix_attention, case, ROUNDED)
         except (AssertionError, PtxError):
             return False

@@ -11,11 +11,11 @@ BARRIER = r"bar\.sync"
 ASYNCHRONOUS = (
     r"cp\.async\.(?:commit|wait)_group|fence\.proxy\.async|wgmma\.(?:fence|commit_group|wait_group)"
     r"|tcgen05\.(?:wait|commit|relinquish_alloc_permit|dealloc)|mbarrier\.(?:init|inval)"
+    r"|@!complete bra"  # of a loop around mbarrier.try_wait
 )
-_LOOK_AGAIN = r"@!complete bra[^\n]*"  # of a loop around mbarrier.try_wait
 _ORDERED = (
     r"cp\.async\.(?:commit|wait)_group|(?:cp\.async|fence\.proxy\.async|bar\.sync|(?:ld|st)\.shared|ldmatrix|stmatrix)"
-    r"|wgmma\.\w+|tcgen05\.(?:wait::\w+|\w+)|mbarrier\.\w+"
+    r"|wgmma\.\w+|tcgen05\.(?:wait::\w+|\w+)|mbarrier\.\w+|@!complete bra"
 )
 
 
@@ -36,30 +36,31 @@ class Mutant:
 
 def without_each(ptx: str, instructions: str) -> Iterator[Mutant]:
     """The text with one instruction removed, for each one whose opcode matches an expression."""
-    for found in re.finditer(rf"^[ \t]*(?:(?:@!?%p\d+ )?(?:{instructions})[^\n]*|{_LOOK_AGAIN})\n", ptx, re.M):
+    for found in re.finditer(rf"^[ \t]*(?:@!?%p\d+ )?(?:{instructions})[^\n]*\n", ptx, re.M):
         yield _mutant(ptx, found, "")
 
 
 def _mutant(ptx: str, found: re.Match[str], instead: str) -> Mutant:
     before, after = ptx[: found.start()], ptx[found.end() :]
-    place = before.count("\n") + 1, _ordered(found[0])[0], _near(before, -1), _near(after, 0)
-    return Mutant(before + instead + after, *place)
+    neighbours = _last(before), _first(after)
+    return Mutant(before + instead + after, before.count("\n") + 1, _first(found[0]), *neighbours)
 
 
-def _ordered(text: str) -> list[str]:
-    looks = re.search(_LOOK_AGAIN, text)
-    return ["bra"] if looks and text.strip() == looks[0] else re.findall(_ORDERED, text)
+def _first(text: str) -> str:
+    found = re.search(_ORDERED, text)
+    return found[0] if found else ""
 
 
-def _near(text: str, which: int) -> str:
-    found = _ordered(text[-20000:] if which else text[:20000])
-    return found[which] if found else ""
+def _last(text: str) -> str:
+    for line in reversed(text.splitlines()):
+        if name := _first(line):
+            return name
+    return ""
 
 
 def without_each_barrier(ptx: str) -> Iterator[str]:
     """The text with one `bar.sync` removed, for each of them in turn."""
-    for found in re.finditer(r"^[ \t]*bar\.sync[^\n]*\n", ptx, re.M):
-        yield ptx[: found.start()] + ptx[found.end() :]
+    return (mutant.text for mutant in without_each(ptx, BARRIER))
 
 
 def with_weaker_waits(ptx: str) -> Iterator[Mutant]:

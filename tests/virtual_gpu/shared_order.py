@@ -70,10 +70,10 @@ class SharedOrder:
             table[rows] = np.where(lost, now + SEVERAL, table[rows])
 
     def _has_landed(self, rows: Array, width: int) -> None:
-        if (self.written.reshape(-1, width)[rows] < 0).any():
-            raise AccessError("load of shared memory that was never written")
         if self.in_flight.reshape(-1, width)[rows].any():
             raise RaceError("shared memory: load of a cp.async destination before its wait_group")
+        if (self.written.reshape(-1, width)[rows] < 0).any():
+            raise AccessError("load of shared memory that was never written")
 
     def _check_kind(self, rows: Array, width: int, mbarrier: bool) -> None:
         """Whether bytes are an mbarrier is for its own instructions alone to see."""

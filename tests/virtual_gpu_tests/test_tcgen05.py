@@ -276,3 +276,12 @@ def test_labels_in_braces_are_their_own() -> None:
     """Each wait has a label of the same name, also one inside of another."""
     got, once = execute(GOOD.replace(WAIT, f"again:\n{{\n{WAIT}}}\n{BARRIER}{AGAIN}{wait(1)}"))
     close(got, 2 * once - 1)
+
+
+def test_warps_that_wait_let_the_issuing_one_pass() -> None:
+    """The first warp issues its mma in code behind the loop in which the others wait already."""
+    away = f"@%p2 bra issue;\nback:\n{WAIT}"
+    body = GOOD.replace(MMA + COMMIT + WAIT, away).replace(
+        END, f"{END}bra done;\nissue:\n{MMA}{COMMIT}bra back;\ndone:\n"
+    )
+    close(*execute(body))
