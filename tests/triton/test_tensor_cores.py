@@ -29,7 +29,7 @@ from tests.virtual_gpu.mutate import (
 )
 
 TARGETS = ("sm_90", "sm_100")
-MATRIX_ROWS = 64  # rows from which a tile uses them
+TILES = [(32, 64), (128, 64), (128, 128), (256, 64)]  # head dimension and rows, of each kind that differs
 DTYPES = {"*bf16": torch.bfloat16, "*fp16": torch.float16, "*fp32": torch.float32}
 Tile = configs.attention.AttentionConfig
 Context = tuple[str, str, str]
@@ -39,12 +39,6 @@ Explained = dict[Context, tuple[int, str]]
 def tile_of(target: str, head_dim: int, rows: int) -> Tile:
     (tile,) = (tile for tile in configs.attention.ATTENTION[target][torch.bfloat16][head_dim] if tile.rows == rows)
     return tile
-
-
-def matrix_tiles() -> Iterator[tuple[str, int, int]]:
-    for target in TARGETS:
-        for head_dim, tiles in configs.attention.ATTENTION[target][torch.bfloat16].items():
-            yield from ((target, head_dim, tile.rows) for tile in tiles if tile.rows >= MATRIX_ROWS)
 
 
 @pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
@@ -105,7 +99,7 @@ DEFECTS = [
     ],
 )
 def test_a_defect_of_the_tiles_is_noticed(target: str, chosen: list[tuple[str, str, str]], tmp_path: Path) -> None:
-    made = build_attention(target, head_dim=32, config=tile_of(target, 32, 64))
+    made = build_attention(target, head_dim=32, config=tile_of(target, 32, 64), split=False)
     for name, old, new in chosen:
         module = damaged(Defect(name, "attention", old, new, ()), tmp_path, "attention")
         with pytest.raises((AssertionError, PtxError)):
@@ -196,7 +190,7 @@ def test_no_wait_or_fence_can_go(target: str) -> None:
 
 
 @pytest.mark.targets
-@pytest.mark.parametrize(("head_dim", "rows"), [(32, 64), (128, 64), (128, 128), (256, 64)])
+@pytest.mark.parametrize(("head_dim", "rows"), TILES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_nothing_that_orders_can_go(target: str, head_dim: int, rows: int) -> None:
     trial = Trial(target, head_dim, rows, split=True, thorough=True)
@@ -206,12 +200,9 @@ def test_nothing_that_orders_can_go(target: str, head_dim: int, rows: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("target", "head_dim", "rows"),
-    [
-        *((target, 32, 64) for target in TARGETS),
-        *(pytest.param(*tile, marks=pytest.mark.targets) for tile in matrix_tiles() if tile[1:] != (32, 64)),
-    ],
+    ("head_dim", "rows"), [TILES[0], *(pytest.param(*tile, marks=pytest.mark.targets) for tile in TILES[1:])]
 )
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_wrong_matrix_descriptor_is_noticed(target: str, head_dim: int, rows: int) -> None:
     trial = Trial(target, head_dim, rows)
     mutants = list(with_wrong_descriptors(trial.text))
