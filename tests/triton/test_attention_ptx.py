@@ -1,20 +1,18 @@
 """The compiled PTX of the attention kernel, executed: as exact as torch's, within bounds, without races.
 
-Tiles of 64 rows and more use wgmma and tcgen05 on sm_90 and sm_100, which the emulator does not know; the small ones
+Tiles of 64 rows and more use wgmma and tcgen05 on sm_90 and sm_100: `test_tensor_cores.py` has these. The small ones
 use mma.sync there too.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import torch
 
 from lsp_kernels.triton import configs
-from lsp_kernels.triton.aot import Compiled
-from lsp_kernels.triton.aot.builds import Build, build_attention
+from lsp_kernels.triton.aot.builds import build_attention
 from tests.attention_cases import (
     AttentionCase,
     check_attention,
@@ -23,43 +21,9 @@ from tests.attention_cases import (
     check_nothing_seen,
     make_case,
 )
-from tests.triton.inputs import attention_arguments
-from tests.virtual_gpu import RaceError, launch
-from tests.virtual_gpu.launch import Launch
+from tests.triton.emulated import ROUNDED, Emulated, ragged
+from tests.virtual_gpu import RaceError
 from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
-
-ROUNDED = 2.0  # the weights are rounded to 16 bits before they meet the values
-SPLITS = 3
-
-
-class Emulated:
-    """A compiled kernel under the public signature."""
-
-    def __init__(self, made: Build, seed: int = 0, extra: int | None = None) -> None:
-        self.made, self.seed, self.extra = made, seed, extra
-        self.compiled: Compiled = made.compile()
-        self.text = self.compiled.text
-        self.splits = SPLITS if made.constants["SPLIT"] else 1
-        self.launched: Launch | None = None
-        self.published = 0  # splits that were merged, of all tiles together
-
-    def suffix_attention(
-        self, *tensors: Any, slots: Any = None, scale: float | None = None, return_lse: bool = False
-    ) -> Any:
-        case = AttentionCase(*tensors, scale, slots)
-        grid, arguments, results, tickets = attention_arguments(self.made, case, self.splits, self.extra)
-        self.launched = launch(self.text, grid, arguments, shared=self.compiled.shared, seed=self.seed)
-        assert not tickets.any()
-        if self.splits > 1:
-            partials = arguments[list(self.made.signature).index("partial_ptr")]
-            maxima = partials[-2 * self.made.constants["BM"] * tickets.numel() :].view(tickets.numel(), -1)[:, 0]
-            self.published = int((~maxima.isnan()).sum())
-        return results if return_lse else results[0]
-
-
-def ragged(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, **options: Any) -> AttentionCase:
-    """Two tiles, an empty sequence, prefixes of one and three splits, NaN behind them, and a group of 7."""
-    return make_case([5, 0, 10], [70, 3, 0], [5, 0, 9], heads=(7, 1), size=head_dim, dtype=dtype, **options)
 
 
 def small_tile(target: str, head_dim: int = 128) -> configs.attention.AttentionConfig:
@@ -136,9 +100,10 @@ def test_a_query_that_sees_nothing_gives_zero(split: bool) -> None:
     check_nothing_seen(kernel.suffix_attention, case)
 
 
-def test_keys_are_read_once_per_tile_and_slots_past_the_prefix_never() -> None:
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+def test_keys_are_read_once_per_tile_and_slots_past_the_prefix_never(target: str) -> None:
     case = ragged(64).with_fresh_cache()
-    kernel = Emulated(build_attention("sm_80", head_dim=64))
+    kernel = Emulated(build_attention(target, head_dim=64))
     case.run(kernel.suffix_attention)
     for cache in (case.k_cache, case.v_cache):
         reads = torch.from_numpy(kernel.launched.reads(cache))

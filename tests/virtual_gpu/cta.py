@@ -13,16 +13,21 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import convert, floating, integer, loadstore, tensor_core, warp
+from . import convert, copies, floating, integer, loadstore, mbarrier, proxy, tcgen05, tensor_core, warp, wgmma
 from .dtypes import Array
-from .errors import PtxError, UnsupportedPtx
+from .errors import PtxError, RaceError, UnsupportedPtx
+from .in_flight import InFlight
 from .memory import GlobalMemory, SharedMemory
 from .operands import Operands
 from .parse import Address, Immediate, Instruction, Kernel, Register, Symbol, Vector, parse
-from .races import CtaOrder, SharedOrder
+from .races import CtaOrder
+from .shared_order import SharedOrder
 from .table import Mask, Step, build_all, is_control
+from .tensor_memory import TensorMemory
+from .tensor_order import TensorOrder
 
-FAMILIES = (convert, floating, integer, loadstore, tensor_core, warp)  # they fill the table
+# They fill the table of opcodes.
+FAMILIES = (convert, copies, floating, integer, loadstore, mbarrier, proxy, tcgen05, tensor_core, warp, wgmma)
 WARP = 32
 MAX_INSTRUCTIONS = 5_000_000
 
@@ -46,6 +51,7 @@ def _load(ptx: str) -> Program:
     if kernel.threads % WARP:
         raise UnsupportedPtx(f"{kernel.threads} threads: not a multiple of {WARP}")
     steps = build_all(kernel, Operands(kernel))
+    wgmma.check_register_accesses(kernel)
     return Program(kernel, steps, [_branch_target(kernel, i) for i in kernel.instructions])
 
 
@@ -88,8 +94,12 @@ class Cta:
         self.shared_order = SharedOrder(self.shared.bytes.size) if order else None
         self.time = 0
         self.registers: list = [None] * len(program.kernel.registers)
-        self.copies: list[list[loadstore.Copy]] = []  # committed cp.async groups, oldest first
-        self.uncommitted: list[loadstore.Copy] = []
+        self.copies = copies.Pending()
+        self.wgmma = wgmma.Pending()
+        self.tensor = TensorMemory()
+        self.tensor_order = TensorOrder(order.launch.tensor_fences) if order else None
+        self.mbarriers: dict[int, mbarrier.Mbarrier] = {}  # by their offset in shared memory
+        self.stalled = np.zeros(program.kernel.threads, bool)  # have looked at an mbarrier in vain
         self.threads = np.arange(program.kernel.threads)
         self.warps = self.threads // WARP
         self.specials = _specials(program.kernel.threads, position, grid)
@@ -105,9 +115,18 @@ class Cta:
                 if not ready:
                     self._barrier(waiting)
                     ready, waiting = waiting, {}
-                pc = min(ready)
+                pc = self._next(ready)
                 mask = ready.pop(pc)
                 self._advance(pc, mask, ready, waiting)
+        self.wgmma.check_finished()
+        self.tensor.check_finished()
+
+    def _next(self, ready: dict[int, Array]) -> int:
+        """The group furthest behind of those that do not wait for an mbarrier in vain."""
+        moving = [pc for pc, mask in ready.items() if not (mask & self.stalled).all(where=mask)]
+        if not moving:
+            raise PtxError("threads wait for a phase of an mbarrier that nobody completes")
+        return min(moving)
 
     def _barrier(self, waiting: dict[int, Array]) -> None:
         if len(waiting) > 1:
@@ -116,11 +135,13 @@ class Cta:
         if self.order and self.shared_order:
             self.order.barrier(self.time)
             self.shared_order.barrier()
+        if self.tensor_order:
+            self.tensor_order.barrier()
 
     def _advance(self, pc: int, mask: Array, ready: dict[int, Array], waiting: dict[int, Array]) -> None:
         """Run one group until it meets another, waits, splits or ends."""
         instructions, steps = self.program.kernel.instructions, self.program.steps
-        stop = min(ready, default=len(steps) + 1)
+        stop = min((other for other in ready if other > pc), default=len(steps) + 1)
         everyone: Mask = None if mask.all() else mask
         while pc < stop:
             if pc >= len(steps):
@@ -183,10 +204,12 @@ class Cta:
         return bool(missing)
 
     def _check_written(self, instruction: Instruction) -> None:
-        """Blame the first register that the instruction reads and no thread has written."""
+        """Blame the first register that the instruction reads and no thread has written, or that is in flight."""
         for register in _registers_read(instruction):
             if self.registers[register.slot] is None:
                 raise PtxError(f"{register.name} is read but was never written: {instruction.text}")
+            if isinstance(self.registers[register.slot], InFlight):
+                raise RaceError(f"{register.name} is read but {self.registers[register.slot]}: {instruction.text}")
 
 
 def _registers_read(instruction: Instruction) -> Iterator[Register]:

@@ -33,6 +33,10 @@ def bf16_to_f32(raw: Array) -> Array:
     return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def f16_to_f32(raw: Array) -> Array:
+    return raw.view(np.float16).astype(np.float32)
+
+
 def f32_to_bf16(values: Array) -> Array:
     """Round to nearest, ties to even; every NaN becomes the canonical 0x7FFF."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

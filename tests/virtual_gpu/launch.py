@@ -46,6 +46,7 @@ def launch(
     names: Sequence[str] | None = None,
     seed: int | None = None,
     races: bool = True,
+    tensor_fences: bool = False,
 ) -> Launch:
     """Execute a kernel's PTX; tensors among `args` are read and written in place.
 
@@ -64,6 +65,9 @@ def launch(
         Shuffles the order of the CTAs; None runs them in ascending order.
     races
         Check that accesses are ordered, and that shared memory is written before it is read.
+    tensor_fences
+        Demand `tcgen05.fence` on both sides of whatever synchronises threads that share tensor memory, as the PTX
+        manual does. Triton emits none.
 
     Raises
     ------
@@ -80,7 +84,7 @@ def launch(
     positions = list(itertools.product(*(range(n) for n in extent)))
     if seed is not None:
         random.Random(seed).shuffle(positions)
-    order = LaunchOrder() if races else None
+    order = LaunchOrder(tensor_fences) if races else None
     executed = 0
     for index, position in enumerate(positions):
         mine = CtaOrder(order, index) if order else None

@@ -1,4 +1,4 @@
-"""Loads, stores, atomics, asynchronous copies and fences.
+"""Loads, stores, atomics and fences.
 
 Cache operators and eviction hints only change speed, so the known ones are accepted and ignored.
 Non-coherent loads (.nc) are refused: the kernels of this project must not use them.
@@ -6,7 +6,6 @@ Non-coherent loads (.nc) are refused: the kernels of this project must not use t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from .cta import Cta
 
 _TYPE = "(?P<type>[bus](?:8|16|32|64)|f32|f64)"
-_HINTS = "(?:.L1::(?:evict_first|evict_last|no_allocate))?(?P<hint>.L2::cache_hint)?"
+HINTS = "(?:.L1::(?:evict_first|evict_last|no_allocate))?(?P<hint>.L2::cache_hint)?"
 _VECTOR = "(?:.v(?P<count>2|4|8))?"
 
 
@@ -102,7 +101,7 @@ def _without_policy(instruction: Instruction, found: Modifiers) -> tuple[Operand
 
 
 @opcode(
-    f"ld.(?P<space>global)(?:.c[agsv])?{_HINTS}{_VECTOR}.{_TYPE}",
+    f"ld.(?P<space>global)(?:.c[agsv])?{HINTS}{_VECTOR}.{_TYPE}",
     f"ld.(?P<space>shared){_VECTOR}.{_TYPE}",
     f"ld.volatile.(?P<space>global|shared){_VECTOR}.{_TYPE}",
 )
@@ -123,7 +122,7 @@ def _ld(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
 
 
 @opcode(
-    f"st.(?P<space>global)(?:.wb|.c[gs]|.wt)?{_HINTS}{_VECTOR}.{_TYPE}",
+    f"st.(?P<space>global)(?:.wb|.c[gs]|.wt)?{HINTS}{_VECTOR}.{_TYPE}",
     f"st.(?P<space>shared){_VECTOR}.{_TYPE}",
 )
 def _st(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
@@ -212,79 +211,5 @@ def _fence(instruction: Instruction, found: Modifiers, operands: Operands) -> St
     def step(cta: Cta, mask: Mask) -> None:
         if cta.order and found["scope"] != "cta":
             cta.order.fence(active_threads(cta, mask), cta.time)
-
-    return step
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A cp.async on its way: where it lands and what it brings."""
-
-    threads: Array
-    offsets: Array
-    data: Array
-
-
-@opcode(f"cp.async.c[ag].shared.global{_HINTS}(?:.L2::(?:64|128|256)B)?")
-def _cp_async(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    """Data is read when the copy is issued and lands when its group is waited for."""
-    rest = list(instruction.operands)
-    if found["hint"]:
-        rest.pop()
-    target, source, size, *given = rest
-    width = operands.integer(size)
-    if width not in (4, 8, 16) or len(given) > 1:
-        raise UnsupportedPtx("copy size")
-    to, of = operands.address(target), operands.address(source)
-    taken = operands.source(given[0], "u32") if given else operands.constant(width, "u32")
-
-    def step(cta: Cta, mask: Mask) -> None:
-        threads, sizes = active_threads(cta, mask), taken(cta)
-        if ((sizes[threads] != 0) & (sizes[threads] != width)).any():
-            raise UnsupportedPtx("copy of part of a block")
-        reading = np.zeros(cta.threads.size, bool)
-        reading[threads] = sizes[threads] != 0
-        data = np.zeros((cta.threads.size, width), np.uint8)
-        if reading.any():
-            data = load_global(cta, of(cta), width, reading)
-        offsets = cta.shared.locate(to(cta)[threads], width, "cp.async")
-        if cta.shared_order:
-            cta.shared_order.start_copy(cta.warps[threads], offsets, width)
-        cta.uncommitted.append(Copy(threads, offsets, data[threads]))
-
-    return step
-
-
-def _together(mask: Mask) -> None:
-    if mask is not None:
-        raise UnsupportedPtx("copy groups of part of a CTA")
-
-
-@opcode("cp.async.commit_group")
-def _commit_group(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    def step(cta: Cta, mask: Mask) -> None:
-        _together(mask)
-        cta.copies.append(cta.uncommitted)
-        cta.uncommitted = []
-
-    return step
-
-
-@opcode("cp.async.wait_group", "cp.async.wait_all")
-def _wait_group(instruction: Instruction, found: Modifiers, operands: Operands) -> Step:
-    everything = instruction.opcode == "cp.async.wait_all"
-    left = 0 if everything else operands.integer(instruction.operands[0])
-
-    def step(cta: Cta, mask: Mask) -> None:
-        _together(mask)
-        if everything:
-            cta.copies.append(cta.uncommitted)
-            cta.uncommitted = []
-        while len(cta.copies) > left:
-            for copy in cta.copies.pop(0):
-                width = copy.data.shape[1]
-                if cta.shared_order:
-                    cta.shared_order.finish_copy(cta.warps[copy.threads], copy.offsets, width)
-                scatter(cta.shared.rows(width), copy.offsets // width, copy.data)
 
     return step

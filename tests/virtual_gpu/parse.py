@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .errors import UnsupportedPtx
 
@@ -170,24 +170,36 @@ def _statements(body: str) -> Iterator[str]:
             at = end + 1
 
 
+@dataclass
+class _Inner:
+    """A scope within the kernel's body: its first instruction, and the labels in it under their new names."""
+
+    start: int
+    labels: dict[str, str] = field(default_factory=dict)
+
+
 class _Body:
     """Reads statements into a kernel, with one name table per brace scope."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.scopes: list[dict[str, Register]] = [{}]
+        self.inner: list[_Inner] = []
+        self.hidden = 0
         self.ranges: dict[str, tuple[int, int]] = {}  # %r -> (count, bits)
 
     def read(self, body: str) -> None:
         for statement in _statements(body):
             if statement == "{":
                 self.scopes.append({})
+                self.inner.append(_Inner(len(self.kernel.instructions)))
             elif statement == "}":
                 self.scopes.pop()
                 if not self.scopes:
                     return
+                self._resolve(self.inner.pop())
             elif statement.endswith(":"):
-                self.kernel.labels[statement[:-1]] = len(self.kernel.instructions)
+                self._label(statement[:-1])
             elif declaration := _REG.fullmatch(statement):
                 self._declare(declaration[1], declaration[2])
             elif statement.startswith(".pragma"):
@@ -196,6 +208,21 @@ class _Body:
                 raise UnsupportedPtx(f"directive: {statement}")
             else:
                 self.kernel.instructions.append(self._instruction(statement))
+
+    def _label(self, name: str) -> None:
+        """Labels of an inner scope mean nothing outside of it, so they get names that no other scope has."""
+        if self.inner:
+            self.hidden += 1
+            self.inner[-1].labels[name] = name = f"{name}@{self.hidden}"
+        self.kernel.labels[name] = len(self.kernel.instructions)
+
+    def _resolve(self, scope: _Inner) -> None:
+        """Branches of a scope that has ended lead to its own labels first."""
+        instructions = self.kernel.instructions
+        for at in range(scope.start, len(instructions)):
+            target = instructions[at].operands[0] if instructions[at].family == "bra" else None
+            if isinstance(target, Symbol) and target.name in scope.labels:
+                instructions[at] = replace(instructions[at], operands=(Symbol(scope.labels[target.name]),))
 
     def _declare(self, type_name: str, names: str) -> None:
         bits = 1 if type_name == "pred" else int(re.sub(r"\D", "", type_name))

@@ -5,8 +5,8 @@ release observed by an acquire does: a release by thread t at time s covers what
 then and, because barriers are cumulative, what any thread of the CTA did before the last barrier.
 What is acquired belongs to the acquiring thread until the next barrier shares it with the CTA.
 
-Accesses of one warp to shared memory count as ordered: missing `bar.warp.sync` is not seen. CTAs
-run one after the other, so a race is found from the missing order, not from a wrong value.
+CTAs run one after the other, so a race is found from the missing order, not from a wrong value.
+Shared memory has an order of its own, in `shared_order.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .dtypes import Array
-from .errors import AccessError, RaceError
+from .errors import RaceError
 from .memory import Access, Segment
 
 
@@ -51,9 +51,13 @@ class Stamps:
 
 
 class LaunchOrder:
-    """What outlives a CTA: write stamps per segment and what was released at each address."""
+    """What outlives a CTA: write stamps per segment and what was released at each address.
 
-    def __init__(self) -> None:
+    `tensor_fences` says whether tensor memory needs its own fences around barriers; see `tensor_order.py`.
+    """
+
+    def __init__(self, tensor_fences: bool = False) -> None:
+        self.tensor_fences = tensor_fences
         self.stamps: dict[Segment, Stamps] = {}
         self.released: dict[int, Knowledge] = {}
 
@@ -154,61 +158,3 @@ class CtaOrder:
         if other == self.cta:
             return f"of a word {verb} by another thread, with no barrier since"
         return f"of a word {verb} by another program, which no release and acquire order before it"
-
-
-_WARPS = 64  # stamps are epoch * 64 + warp; warp 63 stands for several
-_SEVERAL = 63
-
-
-class SharedOrder:
-    """Shared memory between barriers: what one warp writes, no other warp may touch."""
-
-    def __init__(self, size: int) -> None:
-        self.epoch = 0
-        self.written = np.full(size, -1, np.int32)
-        self.read = np.full(size, -1, np.int32)
-        self.in_flight = np.zeros(size, bool)  # destinations of cp.async not waited for
-
-    def barrier(self) -> None:
-        self.epoch += 1
-
-    def load(self, warps: Array, offsets: Array, width: int) -> None:
-        rows, now = offsets // width, self.epoch * _WARPS
-        mine = (now + warps).astype(np.int32)[:, None]
-        written = self.written.reshape(-1, width)[rows]
-        if (written < 0).any():
-            raise AccessError("load of shared memory that was never written")
-        if ((written >= now) & (written != mine)).any():
-            raise RaceError("shared memory: load of a word that another warp wrote, no barrier since")
-        if self.in_flight.reshape(-1, width)[rows].any():
-            raise RaceError("shared memory: load of a cp.async destination before its wait_group")
-        table = self.read.reshape(-1, width)
-        before = table[rows]
-        table[rows] = np.where((before >= now) & (before != mine), now + _SEVERAL, mine)
-        lost = table[rows] != mine  # several warps in this very instruction
-        if lost.any():
-            table[rows] = np.where(lost, now + _SEVERAL, table[rows])
-
-    def store(self, warps: Array, offsets: Array, width: int) -> None:
-        self.may_store(warps, offsets, width)
-        mine = (self.epoch * _WARPS + warps).astype(np.int32)[:, None]
-        self.written.reshape(-1, width)[offsets // width] = mine
-
-    def may_store(self, warps: Array, offsets: Array, width: int) -> None:
-        rows, now = offsets // width, self.epoch * _WARPS
-        mine = (now + warps)[:, None]
-        read = self.read.reshape(-1, width)[rows]
-        if ((read >= now) & (read != mine)).any():
-            raise RaceError("shared memory: store over a word that another warp read, no barrier since")
-        written = self.written.reshape(-1, width)[rows]
-        if ((written >= now) & (written != mine)).any():
-            raise RaceError("shared memory: two warps store to one word, no barrier between")
-
-    def start_copy(self, warps: Array, offsets: Array, width: int) -> None:
-        """A cp.async may write at any time from now until it is waited for."""
-        self.may_store(warps, offsets, width)
-        self.in_flight.reshape(-1, width)[offsets // width] = True
-
-    def finish_copy(self, warps: Array, offsets: Array, width: int) -> None:
-        self.in_flight.reshape(-1, width)[offsets // width] = False
-        self.store(warps, offsets, width)

@@ -1,7 +1,7 @@
 """Matrix instructions of a warp: mma.sync, ldmatrix and stmatrix.
 
 Products accumulate in float32 in numpy's order; the hardware's own order and rounding are not
-published, so results agree to rounding, not bit for bit. wgmma and tcgen05 are not emulated.
+published, so results agree to rounding, not bit for bit. wgmma and tcgen05 have their own files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .dtypes import Array, bf16_to_f32
+from .dtypes import Array, bf16_to_f32, f16_to_f32
 from .errors import UnsupportedPtx
 from .loadstore import scatter
 from .operands import Operands
@@ -86,10 +86,6 @@ def _stmatrix(instruction: Instruction, found: Modifiers, operands: Operands) ->
     return step
 
 
-def _f16_to_f32(raw: Array) -> Array:
-    return raw.view(np.float16).astype(np.float32)
-
-
 @opcode(
     "mma.sync.aligned.m16n8k16.row.col.f32.(?P<type>bf16).bf16.f32",
     "mma.sync.aligned.m16n8k16.row.col.f32.(?P<type>f16).f16.f32",
@@ -102,7 +98,7 @@ def _mma(instruction: Instruction, found: Modifiers, operands: Operands) -> Step
     left = [operands.source(r, "b32") for r in _registers(a, 4)]
     right = [operands.source(r, "b32") for r in _registers(b, 2)]
     addend = [operands.source(r, "f32") for r in _registers(c, 4)]
-    widen = bf16_to_f32 if found["type"] == "bf16" else _f16_to_f32
+    widen = bf16_to_f32 if found["type"] == "bf16" else f16_to_f32
 
     def block(values: Array) -> Array:
         return widen(values.view(np.uint16)).reshape(-1, 8, 8)

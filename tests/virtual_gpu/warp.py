@@ -29,6 +29,13 @@ def whole_warps(mask: Mask) -> None:
             raise PtxError("a .sync instruction executed by part of a warp")
 
 
+def warps_of(cta: Cta, mask: Mask) -> Array:
+    """The warps all of whose threads execute. A fence or wait of part of a warp counts for no thread."""
+    if mask is None:
+        return np.arange(cta.threads.size // WARP)
+    return np.nonzero(mask.reshape(-1, WARP).all(1))[0]
+
+
 def _all_lanes(operand: Operand, operands: Operands) -> Callable[[Cta, Mask], None]:
     """A check that whole warps execute and that the membermask names all lanes."""
     if operand == Immediate(-1):

@@ -41,9 +41,11 @@ def run(
     shared: int = 0,
     seed: int | None = None,
     races: bool = True,
+    tensor_fences: bool = False,
 ) -> Launch:
     text = kernel(body, len(tensors), threads)
-    return launch(text, grid, list(tensors), shared=shared, seed=seed, races=races)
+    options = {"seed": seed, "races": races, "tensor_fences": tensor_fences}
+    return launch(text, grid, list(tensors), shared=shared, **options)
 
 
 def evaluate(body: str, *inputs: Array, out: np.dtype | str, shared: int = 0) -> Array:

@@ -61,6 +61,52 @@ def test_copy_over_what_another_warp_still_reads():
     run(body + "bar.sync 0;" + copy, torch.zeros(64), shared=256)
 
 
+COPY = """
+shl.b32 %r1, %r0, 2;
+add.s32 %r2, %r1, 1024;
+mad.wide.u32 %rd8, %r0, 4, %rd0;
+cp.async.ca.shared.global [%r2], [%rd8], 4;
+cp.async.commit_group;
+cp.async.wait_group 0;
+{store}
+"""
+
+
+@pytest.mark.parametrize("store", ["st.shared.b32 [%r2], %r0;", "cp.async.ca.shared.global [%r2], [%rd8], 4;"])
+def test_store_over_what_a_copy_may_still_write(store):
+    body = COPY.format(store=store)
+    run(body, torch.zeros(64), shared=256)
+    for wait in ("", "cp.async.wait_group 1;"):
+        with pytest.raises(RaceError, match=r"store over a cp\.async destination"):
+            run(body.replace("cp.async.wait_group 0;", wait), torch.zeros(64), shared=256)
+
+
+def test_copies_of_warps_that_have_diverged_are_their_own():
+    """The second warp commits in two steps, so a wait for all groups but one leaves it the copy of the second step."""
+    body = """
+    shl.b32 %r1, %r0, 2;
+    add.s32 %r2, %r1, 1024;
+    mad.wide.u32 %rd8, %r0, 4, %rd0;
+    setp.ge.u32 %p1, %r0, 32;
+    cp.async.ca.shared.global [%r2], [%rd8], 4;
+    @%p1 cp.async.commit_group;
+    @%p1 cp.async.ca.shared.global [%r2+256], [%rd8], 4;
+    cp.async.commit_group;
+    @%p1 cp.async.wait_group 1;
+    @!%p1 cp.async.wait_group 0;
+    ld.shared.b32 %r3, [%r2];
+    mad.wide.u32 %rd9, %r0, 4, %rd1;
+    st.global.b32 [%rd9], %r3;
+    """
+    source, out = torch.arange(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
+    run(body, source, out, shared=512)
+    assert torch.equal(out, source)
+    second_step = f"{body}@%p1 ld.shared.b32 %r3, [%r2+256];"
+    for early in (second_step, body.replace("@!%p1 cp.async.wait_group 0;", "")):
+        with pytest.raises(RaceError, match="before its wait_group"):
+            run(early, source, out, shared=512)
+
+
 NEIGHBOUR = """
 mad.wide.u32 %rd8, %r0, 4, %rd0;
 xor.b32 %r1, %r0, 1;

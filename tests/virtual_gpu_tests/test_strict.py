@@ -26,7 +26,7 @@ REFUSED = [
     pytest.param("atom.global.gpu.acq_rel.inc.u32 %r1, [%rd0], 1;", "modifiers", id="atomic inc"),
     pytest.param("bar.sync 1, 64;", "named barrier", id="named barrier"),
     pytest.param("bar.arrive 0, 64;", "modifiers", id="split barrier"),
-    pytest.param("wgmma.fence.sync.aligned;", "opcode", id="wgmma"),
+    pytest.param("wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 %r1, %r1, %r1;", "modifiers", id="tf32 wgmma"),
     pytest.param(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 %r1, %r1, %r1, %r1;",
         "modifiers",
