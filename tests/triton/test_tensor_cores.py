@@ -205,6 +205,7 @@ def test_nothing_that_orders_can_go(target: str, head_dim: int, rows: int) -> No
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_wrong_matrix_descriptor_is_noticed(target: str, head_dim: int, rows: int) -> None:
     trial = Trial(target, head_dim, rows)
+    assert trial.survives(trial.text)
     mutants = list(with_wrong_descriptors(trial.text))
     assert len(mutants) >= 8
     assert not any(trial.survives(text) for text in mutants)
