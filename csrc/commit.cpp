@@ -31,7 +31,7 @@ struct Sequence {
 };
 
 // The logits [B, L, V] or packed [R, V] of an operator, and the tables of its vocabulary.
-void check_logits(const Tensor& logits, const MaybeTensor& flags, const MaybeTensor& suppressed) {
+void check_logits(const Tensor& logits, const MaybeTensor& flags, const MaybeTensor& suppressed, int64_t lowest) {
   const int64_t dims = logits.dim();
   if (dims != 2 && dims != 3) fail_shape("logits", "[B, L, V] or [R, V]", logits);
   const int64_t vocabulary = logits.size(dims - 1);
@@ -40,6 +40,7 @@ void check_logits(const Tensor& logits, const MaybeTensor& flags, const MaybeTen
   if (flags && check_table("flags", *flags, aoti_torch_dtype_uint8(), "uint8") != vocabulary)
     fail_shape("flags", "[V]", *flags);
   if (suppressed) check_table("suppressed", *suppressed, aoti_torch_dtype_int32(), "int32");
+  if (lowest < 0 || lowest >= vocabulary) fail_value("lowest", "an id from 0 to " + std::to_string(vocabulary - 1), lowest);
 }
 
 void check_rule(const Rule& rule) {
@@ -79,11 +80,8 @@ std::vector<Sequence> sequences_of(const char* name, const Tensor& rows, int64_t
   return out;
 }
 
-Suppressed suppressed_of(const MaybeTensor& ids) {
-  if (!ids) return {};
-  Suppressed out{data_or_null<int32_t>(ids), ids->numel(), 0};
-  while (out.lowest_allowed < out.count && out.ids[out.lowest_allowed] == out.lowest_allowed) ++out.lowest_allowed;
-  return out;
+Suppressed suppressed_of(const MaybeTensor& ids, int64_t lowest) {
+  return {data_or_null<int32_t>(ids), ids ? ids->numel() : 0, lowest};
 }
 
 // How many tasks share a row when there are few rows. Tokens and logits are exact for any number, but the sum behind the
@@ -133,13 +131,13 @@ Tensor empty_rows(const Tensor& logits, int32_t dtype) {
 }
 
 // `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
-std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor flags, MaybeTensor suppress,
+std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor flags, MaybeTensor suppress, int64_t lowest,
                                                        MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
-  check_logits(logits, flags, suppress);
+  check_logits(logits, flags, suppress, lowest);
   const std::vector<Sequence> sequences = sequences_of("logits", logits, logits.dim() - 1, {}, {}, {}, nullptr);
   Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), top1 = empty_rows(logits, aoti_torch_dtype_float32());
   Tensor top2 = empty_rows(logits, aoti_torch_dtype_float32()), log_odds = empty_rows(logits, aoti_torch_dtype_float32());
-  const Suppressed suppressed = suppressed_of(suppress);
+  const Suppressed suppressed = suppressed_of(suppress, lowest);
   const int64_t others = logits.size(logits.dim() - 1) - suppressed.count - 1;
 
   auto* token = mutable_data_of<int64_t>(tokens);
@@ -202,11 +200,11 @@ std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTen
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTensor cu_rows, MaybeTensor n_active,
-                                                         MaybeTensor starts, MaybeTensor flags, MaybeTensor suppress,
+                                                         MaybeTensor starts, MaybeTensor flags, MaybeTensor suppress, int64_t lowest,
                                                          int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,
                                                          std::optional<double> floor, bool snap, bool keep,
                                                          MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
-  check_logits(logits, flags, suppress);
+  check_logits(logits, flags, suppress, lowest);
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
   const std::vector<Sequence> sequences =
       sequences_of("logits", logits, logits.dim() - 1, cu_rows, n_active, starts, &rule);
@@ -222,7 +220,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTen
     for (int64_t i = 0, scored = rule.scored_rows(s.n_active); i < scored; ++i)
       rows.push_back({s.offset + i * s.row_stride, s.out + i});
 
-  scan_logits<false>(logits, rows, suppressed_of(suppress), [=](int64_t i, const Top2& row) {
+  scan_logits<false>(logits, rows, suppressed_of(suppress, lowest), [=](int64_t i, const Top2& row) {
     token[i] = row.token;
     margin[i] = row.margin();
   });

@@ -16,11 +16,11 @@ namespace LSP_NAMESPACE {
 constexpr int BLOCK = 512;
 constexpr float HIGHEST_LOG_ODDS = 80.0f;
 
-// Suppressed ids, sorted, and the lowest id that is not among them.
+// Suppressed ids, sorted, and the lowest id that is not among them, for rows without a logit above -inf.
 struct Suppressed {
   const int32_t* ids = nullptr;
   int64_t count = 0;
-  int64_t lowest_allowed = 0;
+  int64_t lowest = 0;
 };
 
 inline double exp_of_difference(float a, float b) { return a == b ? 1.0 : std::exp(double(a) - double(b)); }
@@ -103,7 +103,7 @@ inline Top2 top2_of(const T* x, int n, int64_t offset) {
 template <class Blocks, bool REST, class T>
 Top2 scan(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed) {
   Top2 best;
-  best.token = suppressed.lowest_allowed;
+  best.token = suppressed.lowest;
   alignas(64) float buffer[BLOCK];
   const int32_t* const ids_end = suppressed.ids + suppressed.count;
   const int32_t* ids = std::lower_bound(suppressed.ids, ids_end, begin);

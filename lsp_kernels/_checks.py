@@ -79,6 +79,12 @@ def check_table(name: str, table: Tensor, dtype: torch.dtype) -> None:
         raise ValueError(f"Invalid strides of {name}: expected contiguous, got {table.stride()}")
 
 
+def check_lowest(lowest: int, size: int) -> None:
+    """Raises unless `lowest`, the id for rows without a logit above -inf, is one of `size` ids."""
+    if not 0 <= lowest < size:
+        raise ValueError(f"Invalid lowest: expected an id from 0 to {size - 1}, got {lowest}")
+
+
 def check_stats(margins: Tensor, tokens: Tensor) -> None:
     check_tensor("margins", margins)
     check_tensor("tokens", tokens)

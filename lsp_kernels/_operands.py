@@ -18,6 +18,7 @@ from ._checks import (
     check_attention,
     check_leaves,
     check_logits,
+    check_lowest,
     check_rule_numbers,
     check_scale,
     check_sequence_values,
@@ -30,9 +31,10 @@ from .errors import check_attention_lengths, check_slots, fail_dtype, values_are
 from .rule import PrefixRule
 
 
-def check_token_stats(logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, *_: Any) -> None:
+def check_token_stats(logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, lowest: int, *_: Any) -> None:
     check_logits(logits)
     check_tables(flags, suppressed, logits.size(-1), logits)
+    check_lowest(lowest, logits.size(-1))
     check_sequences(logits, logits.dim() - 1, None, None, None)
 
 
@@ -58,10 +60,12 @@ def check_commit_prefix(
     starts: Tensor | None,
     flags: Tensor | None,
     suppressed: Tensor | None,
+    lowest: int,
     *rule_and_workspace: Any,
 ) -> None:
     check_logits(logits)
     check_tables(flags, suppressed, logits.size(-1), logits)
+    check_lowest(lowest, logits.size(-1))
     check_sequences(logits, logits.dim() - 1, cu_rows, n_active, starts)
     check_rule_numbers(*rule_and_workspace[:7])
 
@@ -91,7 +95,7 @@ def select_prefix_values(margins: Tensor, _tokens: Tensor, *rest: Any) -> None:
 
 
 def commit_prefix_values(logits: Tensor, *rest: Any) -> None:
-    cu_rows, n_active, starts, _flags, _suppressed, *rule, _partials, _tickets = rest
+    cu_rows, n_active, starts, _flags, _suppressed, _lowest, *rule, _partials, _tickets = rest
     check_sequence_values(logits, logits.dim() - 1, cu_rows, n_active, starts, PrefixRule.of(*rule))
 
 

@@ -24,17 +24,17 @@ from ._namespace import NAMESPACE
 from ._operands import SHAPES, check_values, explain
 from ._shapes import batch_of
 from .rule import PrefixRule
+from .triton.configs.device import unknown_architecture
 
 RULE = "int alpha_ppm, int beta_ppm, int min_length, int window, float? floor, bool snap, bool keep"
 WORKSPACE = "Tensor(a!)? partials, Tensor(b!)? tickets"
 CACHES = "Tensor(c!) k_cache, Tensor(d!) v_cache"
 SEQUENCES = "Tensor? cu_rows, Tensor? n_active, Tensor? starts"
+TABLES = "Tensor? flags, Tensor? suppressed, int lowest"
 SCHEMAS = {
-    "token_stats": f"(Tensor logits, Tensor? flags, Tensor? suppressed, {WORKSPACE}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    "token_stats": f"(Tensor logits, {TABLES}, {WORKSPACE}) -> (Tensor, Tensor, Tensor, Tensor)",
     "select_prefix": f"(Tensor margins, Tensor tokens, {SEQUENCES}, Tensor? flags, {RULE}) -> (Tensor, Tensor)",
-    "commit_prefix": f"(Tensor logits, {SEQUENCES}, Tensor? flags, Tensor? suppressed, {RULE}, {WORKSPACE}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    "commit_prefix": f"(Tensor logits, {SEQUENCES}, {TABLES}, {RULE}, {WORKSPACE}) -> (Tensor, Tensor, Tensor, Tensor)",
     "suffix_attention": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
     f"Tensor? append_lens, Tensor? slots, float scale, {WORKSPACE}) -> Tensor",
     # The same into memory of the caller, with the log-sum-exp of the scores if there is a tensor for it.
@@ -69,6 +69,7 @@ class Tables(NamedTuple):
 
     flags: Tensor | None
     suppressed: Tensor | None
+    lowest: int
 
 
 def rule_arguments(rule: PrefixRule) -> tuple[Any, ...]:
@@ -76,8 +77,10 @@ def rule_arguments(rule: PrefixRule) -> tuple[Any, ...]:
     return rule.arguments
 
 
-def _token_stats(logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
-    return tuple(reference.token_stats(logits, vocabulary=Tables(flags, suppressed)))
+def _token_stats(
+    logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, lowest: int, *_: Any
+) -> tuple[Tensor, ...]:
+    return tuple(reference.token_stats(logits, vocabulary=Tables(flags, suppressed, lowest)))
 
 
 def _select_prefix(
@@ -96,7 +99,7 @@ def _select_prefix(
         n_active,
         starts,
         rule=PrefixRule.of(*rule),
-        vocabulary=Tables(flags, None),
+        vocabulary=Tables(flags, None, 0),
     )
 
 
@@ -107,10 +110,11 @@ def _commit_prefix(
     starts: Tensor | None,
     flags: Tensor | None,
     suppressed: Tensor | None,
+    lowest: int,
     *rule_and_workspace: Any,
 ) -> tuple[Tensor, ...]:
     *rule, _partials, _tickets = rule_and_workspace
-    tables = Tables(flags, suppressed)
+    tables = Tables(flags, suppressed, lowest)
     return tuple(
         reference.commit_prefix(logits, cu_rows, n_active, starts, rule=PrefixRule.of(*rule), vocabulary=tables)
     )
@@ -167,15 +171,15 @@ def _meta_suffix_attention_into(*arguments: Any) -> None:
 
 
 def _served_by_reference(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference as a backend, without gradients. It warns once if the device's faster backend is missing."""
+    """The reference as a backend, without gradients. It warns once if the device's faster backend cannot serve."""
 
     @functools.wraps(operation)
     def serve(rows: Tensor, *arguments: Any) -> Any:
         device = rows.device.type
-        reason = {"cpu": cpp_reason, "cuda": triton_reason()}.get(device)
+        reason = {"cpu": cpp_reason, "cuda": triton_reason(rows.device)}.get(device)
         if reason is not None:
-            slow = f"{reason}; the PyTorch reference serves {device} tensors, several times slower. {REPAIRS[device]}"
-            warnings.warn(slow, SlowBackendWarning, stacklevel=4)
+            slow = f"{reason}; the PyTorch reference serves {device} tensors, several times slower"
+            warnings.warn(f"{slow}{repair(device)}", SlowBackendWarning, stacklevel=4)
         explain(name, rows, *arguments)
         with torch.no_grad():
             return operation(rows, *arguments)
@@ -188,14 +192,20 @@ def _register(family: str, name: str, plain: Callable[..., Any], meta: Callable[
     library.impl(name, _served_by_reference(name, plain), "CompositeExplicitAutograd")
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     if triton_reason() is None and importlib.util.find_spec(f".triton.{family}", __package__):
-        library.impl(name, _served_by_triton(family, name), "CUDA")
+        library.impl(name, _served_by_triton(family, name, plain), "CUDA")
     torch.library.register_fake(f"{NAMESPACE}::{name}", meta, lib=library)
 
 
-def _served_by_triton(family: str, name: str) -> Callable[..., Any]:
-    """The Triton launcher as a backend. Triton is imported with the first call."""
+def _served_by_triton(family: str, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The Triton launcher as a backend; the reference on a GPU for which the kernels are not proven.
+
+    Triton is imported with the first call.
+    """
+    reference_serves = _served_by_reference(name, plain)
 
     def serve(rows: Tensor, *arguments: Any) -> Any:
+        if triton_reason(rows.device) is not None:
+            return reference_serves(rows, *arguments)
         launch = getattr(importlib.import_module(f".triton.{family}", __package__), name)
         check_values(name, rows, *arguments)
         with torch.cuda.device(rows.device):
@@ -205,12 +215,22 @@ def _served_by_triton(family: str, name: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def triton_reason() -> str | None:
-    """Why Triton cannot serve, or None if it can."""
+def triton_reason(device: torch.device | None = None) -> str | None:
+    """Why Triton cannot serve, or cannot serve a device; None if it can. Only GPUs are asked for their architecture."""
     try:
-        return None if importlib.util.find_spec("triton") else "Triton is not installed"
+        if importlib.util.find_spec("triton") is None:
+            return "Triton is not installed"
     except (ImportError, ValueError) as error:
         return f"Triton cannot be found ({error})"
+    if device is not None and device.type == "cuda" and (name := unknown_architecture(device)):
+        return f"the Triton kernels are not proven for the architecture {name}"
+    return None
+
+
+def repair(device: str) -> str:
+    """What to do to have the faster backend of a device type, as a further sentence; empty if nothing helps."""
+    missing = cpp is None if device == "cpu" else triton_reason() is not None
+    return f". {REPAIRS[device]}" if missing else ""
 
 
 def _load_cpp() -> tuple[ModuleType | None, str | None]:

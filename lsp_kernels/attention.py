@@ -161,7 +161,7 @@ def warmup_attention(
     >>> warmup_attention(q, k, v, k_cache, v_cache, None, torch.zeros(1, dtype=torch.int32))
     """
     check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, None)
-    if q.device.type != "cuda" or triton_reason() is not None:
+    if q.device.type != "cuda" or triton_reason(q.device) is not None:
         return
     from .triton import attention as kernels
 

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from ._checks import check_logits, check_stats, check_vocabulary
 from ._operands import explain
-from ._ops import operators, rule_arguments, triton_reason
-from ._shapes import batch_of
+from ._ops import operators, triton_reason
 from .errors import deprecated
 from .results import Commit, TokenStats
 from .rule import PrefixRule
-from .triton.configs.commit import split_counts, workspace_of
+from .triton.configs.commit import commit_workspace, stats_workspace
 from .vocabulary import Vocabulary, check_rule
 from .workspace import Workspace, reserve
 
@@ -56,7 +55,7 @@ def token_stats(
     (tensor([1, 0]), tensor([2., 0.]))
     """
     try:
-        shared = NOTHING if workspace is None else _room(workspace, logits, logits.shape[:-1].numel())
+        shared = NOTHING if workspace is None else reserve(workspace, logits.device, stats_workspace, logits)
         return TokenStats(*_token_stats(logits, *_tables(vocabulary), *shared))
     except Exception:
         check_logits(logits)
@@ -106,14 +105,14 @@ def select_prefix(
     try:
         if rule.snap:
             check_rule(rule, vocabulary)
-        flags, _ = _tables(vocabulary)
+        flags, *_ = _tables(vocabulary)
         lengths, finished = _select_prefix(margins, tokens, cu_rows, n_active, starts, flags, *rule.arguments)
         return lengths, finished
     except Exception:
         check_rule(rule, vocabulary)
         check_stats(margins, tokens)
         check_vocabulary(vocabulary, None, margins)
-        flags, _ = _tables(vocabulary)
+        flags, *_ = _tables(vocabulary)
         explain("select_prefix", margins, tokens, cu_rows, n_active, starts, flags, *rule.arguments)
         raise
 
@@ -173,7 +172,9 @@ def commit_prefix(
     try:
         if rule.snap:
             check_rule(rule, vocabulary)
-        shared = NOTHING if workspace is None else _room(workspace, logits, batch_of(logits, logits.dim() - 1, cu_rows))
+        shared: tuple[Tensor | None, Tensor | None] = NOTHING
+        if workspace is not None:
+            shared = reserve(workspace, logits.device, commit_workspace, logits, cu_rows, n_active, rule)
         tables = _tables(vocabulary)
         return Commit(*_commit_prefix(logits, cu_rows, n_active, starts, *tables, *rule.arguments, *shared))
     except Exception:
@@ -197,9 +198,11 @@ def warmup_commit(
     """Compiles the GPU kernels for calls of the commit operations like this one, with any number of rows.
 
     The first call of an operation compiles its kernel, which takes seconds and fails inside a CUDA graph capture. The
-    arguments are those of `commit_prefix`; they are only read. Calls with other optional arguments, a rule with a floor
-    instead of one without, another ``snap`` or ``no_delimiter``, or strides of another divisibility by 16 use other
-    kernels. On a CPU there is nothing to compile.
+    arguments are those of `commit_prefix`; they are only read. Covered are calls with any number of rows and sequences,
+    any strides, and pointers that are aligned to 16 bytes or not. Other kernels are used for another dtype, for a batch
+    instead of packed rows, with other optional arguments present (``cu_rows``, ``n_active``, ``starts``, a vocabulary,
+    suppressed ids), and for a rule with a floor instead of one without, another ``snap`` or ``no_delimiter``. On a CPU
+    there is nothing to compile.
 
     Examples
     --------
@@ -207,20 +210,13 @@ def warmup_commit(
     >>> from lsp_kernels import PrefixRule, warmup_commit
     >>> warmup_commit(torch.zeros(4, 100), rule=PrefixRule(snap=False))
     """
-    commit = commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
-    select_prefix(commit.margins, commit.tokens, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
-    token_stats(logits, vocabulary=vocabulary)
-    if logits.device.type != "cuda" or triton_reason() is not None:
+    commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)  # checks the arguments
+    if logits.device.type != "cuda" or triton_reason(logits.device) is not None:
         return
-    from .triton import commit as kernels
+    from .triton.warmup import compile_commit
 
-    tables = _tables(vocabulary)
     with torch.cuda.device(logits.device):
-        for splits in split_counts():
-            kernels.token_stats(logits, *tables, None, None, splits=splits)
-            kernels.commit_prefix(
-                logits, cu_rows, n_active, starts, *tables, *rule_arguments(rule), None, None, splits=splits
-            )
+        compile_commit(logits, cu_rows, n_active, starts, _tables(vocabulary), rule.arguments)
 
 
 def warmup(*arguments: Any, **options: Any) -> None:
@@ -229,9 +225,5 @@ def warmup(*arguments: Any, **options: Any) -> None:
     warmup_commit(*arguments, **options)
 
 
-def _room(workspace: Workspace, logits: Tensor, tickets: int) -> tuple[Tensor | None, Tensor | None]:
-    return reserve(workspace, logits.device, workspace_of, logits, tickets)
-
-
-def _tables(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if vocabulary is None else (vocabulary.flags, vocabulary.suppressed)
+def _tables(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None, int]:
+    return (None, None, 0) if vocabulary is None else vocabulary.tables

@@ -56,8 +56,14 @@ def accelerators() -> Report:
     if not torch.cuda.is_available():
         yield "GPU", "none that torch can use"
         return
+    from . import _ops
+    from .triton.configs.device import query
+
     for i in range(torch.cuda.device_count()):
-        yield f"GPU {i}", torch.cuda.get_device_name(i)
+        device = torch.device("cuda", i)
+        reason = _ops.triton_reason(device)
+        served = f"; served by the reference: {reason}" if reason else ""
+        yield f"GPU {i}", f"{torch.cuda.get_device_name(i)} ({query(device).architecture}){served}"
 
 
 def backends() -> Report:

@@ -34,6 +34,8 @@ class Vocabulary:
         is suppressed.
     suppressed : Tensor, int32, or None
         The suppressed ids, sorted.
+    lowest : int
+        The lowest id that is not suppressed, which is chosen where no logit is larger than -inf.
 
     Examples
     --------
@@ -64,12 +66,18 @@ class Vocabulary:
             flags[span * SPAN : (span + 1) * SPAN] |= SUPPRESSED_NEAR
         self.flags = flags.to(device)
         self.suppressed = torch.tensor(hidden, dtype=torch.int32, device=device) if hidden else None
+        self.lowest = next(i for i in range(size) if i >= len(hidden) or hidden[i] != i)
         self.has_delimiters = bool(marked)
         self._counts = f"delimiters={len(marked)}, stops={len(final)}, suppressed={len(hidden)}"
 
     @property
     def device(self) -> torch.device:
         return self.flags.device
+
+    @property
+    def tables(self) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+        """Flags, suppressed ids and the lowest allowed id, as the operators take them."""
+        return self.flags, self.suppressed, self.lowest
 
     def to(self, device: torch.device | str) -> Vocabulary:
         """The same vocabulary with its tables on `device`."""

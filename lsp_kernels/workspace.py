@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .errors import check_kind
+from .triton.configs.device import unknown_architecture
 
 
 class Room(NamedTuple):
@@ -112,12 +113,13 @@ def reserve(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Partials and tickets of the caller's workspace for one launch; None without a workspace or a GPU.
 
-    `needed` gives the numbers of partials and tickets from `arguments`. It is called on a GPU only. Compiled code gets
-    none either: what a workspace holds may change between two calls of it, so there the operator allocates.
+    `needed` gives the numbers of partials and tickets from `arguments`. It is called on a GPU only, and not on one
+    whose architecture the kernels do not serve. Compiled code gets none either: what a workspace holds may change
+    between two calls of it, so there the operator allocates.
     """
     if workspace is None:
         return None, None
     check_kind("workspace", workspace, Workspace)
-    if device.type != "cuda" or torch.compiler.is_compiling():
+    if device.type != "cuda" or torch.compiler.is_compiling() or unknown_architecture(device):
         return None, None
     return workspace.reserve(device, *needed(*arguments))

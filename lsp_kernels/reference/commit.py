@@ -21,6 +21,8 @@ class Tables(Protocol):
     def flags(self) -> Tensor | None: ...
     @property
     def suppressed(self) -> Tensor | None: ...
+    @property
+    def lowest(self) -> int: ...
 
 
 def token_stats(logits: Tensor, *, vocabulary: Tables | None = None) -> TokenStats:
@@ -92,15 +94,12 @@ def commit_prefix(
 def _top2(logits: Tensor, vocabulary: Tables | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Float32 logits in which suppressed ids and NaN are -inf; token, top1 and top2 of every row."""
     z = logits.detach().float()
-    lowest = torch.zeros((), dtype=torch.int64, device=z.device)
     if vocabulary is not None and vocabulary.suppressed is not None:
-        ids = vocabulary.suppressed.long()
-        z = z.index_fill(-1, ids, -math.inf)
-        lowest = torch.ones(z.size(-1), device=z.device).index_fill(0, ids, 0.0).argmax()
+        z = z.index_fill(-1, vocabulary.suppressed.long(), -math.inf)
     nan = z.isnan()
     z = z.masked_fill(nan, -math.inf)
     top1, tokens = z.max(-1)  # the first of equal values
-    tokens = torch.where(top1 == -math.inf, lowest, tokens)
+    tokens = torch.where(top1 == -math.inf, 0 if vocabulary is None else vocabulary.lowest, tokens)
     top2 = z.scatter(-1, tokens[..., None], -math.inf).amax(-1)
     return z, tokens, top1, top2.masked_fill(nan.any(-1), math.nan)
 

@@ -1,12 +1,15 @@
 """The commit operations in one launch each: many programs score rows, and the last one of a sequence selects.
 
-Every (row, split of the vocabulary) is one program. It publishes its top-2 and takes a ticket of its sequence; the
-program that takes the last ticket merges the sequence's rows and applies the rule. Nobody waits for anybody. The grid
-depends on shapes alone; which rows are scored is found on the device. `token_stats`, of the same family, is in `stats`.
+A program has one row and one split of the vocabulary. It publishes its top-2 and takes a ticket of its row. The program
+that takes a row's last ticket merges the splits, stores token and margin, and takes a ticket of its sequence; the
+program that takes a sequence's last ticket applies the rule. Nobody waits for anybody. A row that is not split has no
+ticket of its own. The grid depends on shapes and the rule alone; which rows are scored is found on the device.
+`token_stats`, of the same family, is in `stats`.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -16,10 +19,11 @@ from torch import Tensor
 
 from .._operands import check_commit_prefix, check_select_prefix
 from .._shapes import batch_of
-from .configs.commit import COMMIT
+from ..rule import PrefixRule
+from .configs.commit import COMMIT, COMMIT_PLANES, SELECT, commit_slots
 from .configs.device import device_of
 from .launch import Launch, check_flags, rows_of
-from .rows import lowest_allowed, merge_rows, sequence_at, sequence_of
+from .rows import merge_splits, sequence_at, sequence_of
 from .rule import scored_rows, select
 from .stats import stats_kernel, token_stats
 from .ticket import publish
@@ -29,17 +33,20 @@ __all__ = ["commit_kernel", "commit_prefix", "select_kernel", "select_prefix", "
 
 
 @triton.jit(
-    do_not_specialize=["batch", "rows", "length", "tiles", "alpha", "beta", "min_length", "window", "n_suppressed"]
-)
+    do_not_specialize=[
+        "x_ptr", "s_batch", "s_row", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr", "length_ptr", "finished_ptr",
+        "token_ptr", "margin_ptr", "value_ptr", "id_ptr", "ticket_ptr", "batch", "rows", "length", "per_sequence",
+        "slots", "vocabulary", "tiles", "lowest", "alpha", "beta", "min_length", "window",
+    ]
+)  # fmt: skip
 def commit_kernel(
     x_ptr,
-    s_batch,
-    s_row,
+    s_batch: tl.int64,
+    s_row: tl.int64,
     cu_ptr,
     active_ptr,
     starts_ptr,
     flags_ptr,
-    suppressed_ptr,
     length_ptr,
     finished_ptr,
     token_ptr,
@@ -50,9 +57,11 @@ def commit_kernel(
     batch,
     rows,
     length,
+    per_sequence,
+    slots,
     vocabulary,
     tiles,
-    n_suppressed,
+    lowest,
     alpha,
     beta,
     min_length,
@@ -61,93 +70,120 @@ def commit_kernel(
     HAS_FLOOR: tl.constexpr,
     SNAP: tl.constexpr,
     KEEP: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    ALIGNED: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     WAIT: tl.constexpr,
 ):
+    """A slot is a row that may be scored: a row of packed sequences, or one of the first of each sequence of a batch.
+
+    Tickets: one per sequence, then one per slot.
+    """
     i_p = tl.program_id(0)
-    plane = rows.to(tl.int64) * SPLITS
-    if i_p >= rows * SPLITS:  # one more program per sequence, for a sequence without scored rows
-        b = i_p - rows * SPLITS
+    if i_p >= slots * SPLITS:  # one more program per sequence, for what belongs to no slot
+        b = i_p - slots * SPLITS
         first, given, n = sequence_at(b, cu_ptr, active_ptr, starts_ptr, length, rows)
+        scored = tl.minimum(given, scored_rows(n, alpha, beta, min_length, HAS_FLOOR))
         decreasing = False
         if cu_ptr is not None:
             decreasing = sequence_of(tl.full((), -1, tl.int32), cu_ptr, length, batch, ROWS) == batch
-        if decreasing | (tl.minimum(given, scored_rows(n, alpha, beta, min_length, HAS_FLOOR)) == 0):
+        else:
+            clear_unscored(token_ptr, margin_ptr, b * length, length, first, scored, ROWS)
+        if decreasing | (scored == 0):
             tl.store(length_ptr + b, 0)
             tl.store(finished_ptr + b, 0)
     else:
-        row = i_p // SPLITS
+        slot = i_p // SPLITS
         split = i_p % SPLITS
-        b = sequence_of(row, cu_ptr, length, batch, ROWS)
-        known = tl.minimum(b, batch - 1)  # rows after the last border belong to no sequence
-        first, given, n = sequence_at(known, cu_ptr, active_ptr, starts_ptr, length, rows)
+        if cu_ptr is None:
+            b = slot // per_sequence
+            first, given, n = sequence_at(b, cu_ptr, active_ptr, starts_ptr, length, rows)
+            j = slot % per_sequence
+        else:
+            b = sequence_of(slot, cu_ptr, length, batch, ROWS)
+            known = tl.minimum(b, batch - 1)  # rows after the last border belong to no sequence
+            first, given, n = sequence_at(known, cu_ptr, active_ptr, starts_ptr, length, rows)
+            j = slot - first
         wanted = scored_rows(n, alpha, beta, min_length, HAS_FLOOR)
         n = tl.where(given < wanted, given, n)
         scored = tl.minimum(given, wanted)
-        j = row - first
+        row = first + j
         if (b < batch) & (j >= 0) & (j < scored):
-            p_row = x_ptr + row.to(tl.int64) * s_row
+            o_row = row.to(tl.int64) * s_row
             if cu_ptr is None:
-                p_row += b.to(tl.int64) * (s_batch - length.to(tl.int64) * s_row)
-            begin = split * tiles * BLOCK  # not clamped: the compiler must see that it is a multiple of BLOCK
-            end = tl.maximum(begin, tl.minimum(begin + tiles * BLOCK, vocabulary))
-            HIDDEN: tl.constexpr = suppressed_ptr is not None
-            v1, i1, v2, _weight = scan_row(p_row, begin, end, flags_ptr, HIDDEN, False, BLOCK)
-            tl.store(value_ptr + i_p, v1)
-            tl.store(value_ptr + plane + i_p, v2)
-            tl.store(id_ptr + 2 * plane + i_p, i1)
-            publish(WAIT)
-            if tl.atomic_add(ticket_ptr + b, 1, sem="acq_rel", scope="gpu") == scored * SPLITS - 1:
-                lowest = lowest_allowed(suppressed_ptr, n_suppressed, ROWS)
-                for j0 in range(0, scored, ROWS):
-                    o_j = j0 + tl.arange(0, ROWS)
-                    m_j = o_j < scored
-                    top, token, second, _total = merge_rows(
-                        first + o_j, m_j, value_ptr, id_ptr, plane, lowest, False, SPLITS
-                    )
-                    margin = tl.where(top == second, 0.0, top - second)
-                    tl.store(token_ptr + first + o_j, token.to(tl.int64), mask=m_j)
-                    tl.store(margin_ptr + first + o_j, margin, mask=m_j)
+                o_row += b.to(tl.int64) * (s_batch - length.to(tl.int64) * s_row)
+            v1, i1, v2, _weight = scan_row(
+                x_ptr + o_row, split, tiles, vocabulary, flags_ptr, HIDDEN, ALIGNED, False, BLOCK
+            )
+            last = True
+            if SPLITS > 1:
+                plane = slots.to(tl.int64) * SPLITS
+                tl.store(value_ptr + i_p, v1)
+                tl.store(value_ptr + plane + i_p, v2)
+                tl.store(id_ptr + 2 * plane + i_p, i1)
                 publish(WAIT)
-                chosen, finished = select(
-                    margin_ptr + first,
-                    token_ptr + first,
-                    1,
-                    1,
-                    n,
-                    scored,
-                    flags_ptr,
-                    vocabulary,
-                    alpha,
-                    beta,
-                    min_length,
-                    window,
-                    floor,
-                    HAS_FLOOR,
-                    SNAP,
-                    KEEP,
-                    ROWS,
-                )
-                tl.store(length_ptr + b, chosen)
-                tl.store(finished_ptr + b, finished)
-                tl.store(ticket_ptr + b, 0)
-        elif split == 0:
-            tl.store(token_ptr + row, -1)
-            tl.store(margin_ptr + row, float("-inf"))
+                last = tl.atomic_add(ticket_ptr + batch + slot, 1, sem="acq_rel", scope="gpu") == SPLITS - 1
+            if last:
+                if SPLITS > 1:
+                    v1, i1, v2, _weight = merge_splits(slot, value_ptr, id_ptr, plane, False, SPLITS)
+                    tl.store(ticket_ptr + batch + slot, 0)
+                tl.store(token_ptr + row, tl.where(v1 == float("-inf"), lowest, i1).to(tl.int64))
+                tl.store(margin_ptr + row, tl.where(v1 == v2, 0.0, v1 - v2))
+                publish(WAIT)
+                if tl.atomic_add(ticket_ptr + b, 1, sem="acq_rel", scope="gpu") == scored - 1:
+                    chosen, finished = select(
+                        margin_ptr + first,
+                        token_ptr + first,
+                        1,
+                        1,
+                        n,
+                        scored,
+                        flags_ptr,
+                        vocabulary,
+                        alpha,
+                        beta,
+                        min_length,
+                        window,
+                        floor,
+                        HAS_FLOOR,
+                        SNAP,
+                        KEEP,
+                        ROWS,
+                    )
+                    tl.store(length_ptr + b, chosen)
+                    tl.store(finished_ptr + b, finished)
+                    tl.store(ticket_ptr + b, 0)
+        elif (split == 0) & (cu_ptr is not None):
+            tl.store(token_ptr + slot, -1)
+            tl.store(margin_ptr + slot, float("-inf"))
+
+
+@triton.jit
+def clear_unscored(token_ptr, margin_ptr, begin, length, first, scored, ROWS: tl.constexpr):
+    """Token -1 and margin -inf for every row of a sequence of a batch that is not scored."""
+    for j0 in range(0, length, ROWS):
+        o_r = begin + j0 + tl.arange(0, ROWS)
+        m_r = (o_r < begin + length) & ((o_r < first) | (o_r >= first + scored))
+        tl.store(token_ptr + o_r, tl.full((ROWS,), -1, tl.int64), mask=m_r)
+        tl.store(margin_ptr + o_r, tl.full((ROWS,), float("-inf"), tl.float32), mask=m_r)
 
 
 @triton.jit(
-    do_not_specialize=["rows", "length", "alpha", "beta", "min_length", "window", "s_margin_batch", "s_token_batch"]
-)
+    do_not_specialize=[
+        "margin_ptr", "token_ptr", "s_margin_batch", "s_margin", "s_token_batch", "s_token", "cu_ptr", "active_ptr",
+        "starts_ptr", "flags_ptr", "length_ptr", "finished_ptr", "rows", "length", "vocabulary", "alpha", "beta",
+        "min_length", "window",
+    ]
+)  # fmt: skip
 def select_kernel(
     margin_ptr,
     token_ptr,
-    s_margin_batch,
-    s_margin,
-    s_token_batch,
-    s_token,
+    s_margin_batch: tl.int64,
+    s_margin: tl.int64,
+    s_token_batch: tl.int64,
+    s_token: tl.int64,
     cu_ptr,
     active_ptr,
     starts_ptr,
@@ -214,15 +250,14 @@ def select_prefix(
     batch = batch_of(margins, margins.dim(), cu_rows)
     lengths, finished = _outputs(margins, batch)
     if batch:
-        config = COMMIT[device_of(margins.device).architecture][torch.float32]
-        s_token = tokens.stride(0) if tokens.dim() == 2 else 0
+        config = SELECT[device_of(margins.device).architecture]
         numbers, options = _rule(*rule)
         select_kernel[(batch,)](
             margins,
             tokens,
             s_margin,
             margins.stride(-1),
-            s_token,
+            tokens.stride(0) if tokens.dim() == 2 else 0,
             tokens.stride(-1),
             cu_rows,
             n_active,
@@ -236,8 +271,7 @@ def select_prefix(
             *numbers,
             **options,
             ROWS=config.rows,
-            num_warps=4,
-            num_stages=1,
+            **config.options(),
         )
     return lengths, finished.view(torch.bool)
 
@@ -249,12 +283,13 @@ def commit_prefix(
     starts: Tensor | None,
     flags: Tensor | None,
     suppressed: Tensor | None,
+    lowest: int,
     *rule_and_workspace: Any,
     splits: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """The operator ``commit_prefix``; `splits` is chosen from the shape unless it is given."""
+    """The operator ``commit_prefix``; `splits` is chosen from the shape and the rule unless it is given."""
     *rule, partials, tickets = rule_and_workspace
-    check_commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, *rule)
+    check_commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, lowest, *rule)
     check_flags(flags, suppressed is not None or rule[5])
     rows, length, s_batch = rows_of(logits, logits.dim() - 1)
     batch = batch_of(logits, logits.dim() - 1, cu_rows)
@@ -263,10 +298,11 @@ def commit_prefix(
     lengths, finished = _outputs(logits, batch)
     if batch == 0:  # there may be rows, but they belong to no sequence
         return lengths, finished.view(torch.bool), tokens.fill_(-1), margins.fill_(-torch.inf)
-    launch = Launch(COMMIT, logits, rows, splits)
-    values, ids, tickets = launch.workspace(partials, tickets, batch)
+    slots = commit_slots(logits, cu_rows, n_active, _rule_of(*rule))
+    launch = Launch(COMMIT, logits, flags, slots.likely, splits)
+    values, ids, tickets = launch.workspace(partials, tickets, slots.count, COMMIT_PLANES, batch)
     numbers, options = _rule(*rule)
-    commit_kernel[(rows * launch.splits + batch,)](
+    commit_kernel[(slots.count * launch.splits + batch,)](
         logits,
         s_batch,
         logits.stride(-2),
@@ -274,7 +310,6 @@ def commit_prefix(
         n_active,
         starts,
         flags,
-        suppressed,
         lengths,
         finished,
         tokens,
@@ -285,18 +320,21 @@ def commit_prefix(
         batch,
         rows,
         length,
+        slots.per_sequence,
+        slots.count,
         logits.size(-1),
         launch.tiles,
-        0 if suppressed is None else suppressed.numel(),
+        lowest,
         *numbers,
         **options,
-        SPLITS=launch.splits,
-        BLOCK=launch.config.block,
+        HIDDEN=suppressed is not None,
         ROWS=launch.config.rows,
-        WAIT=launch.config.wait,
         **launch.options,
     )
     return lengths, finished.view(torch.bool), tokens, margins
+
+
+_rule_of = functools.lru_cache(maxsize=256)(PrefixRule.of)  # making one takes longer than a launch
 
 
 def _outputs(like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
@@ -308,5 +346,5 @@ def _rule(
     alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
 ) -> tuple[tuple[int | float, ...], dict[str, bool]]:
     """The numbers of a rule, which a kernel gets at run time, and the flags for which it is compiled."""
-    numbers = (alpha, beta, min_length, window, 0.0 if floor is None else float(floor))
+    numbers = (alpha, beta, min_length, window, 0.0) if floor is None else (0, beta, min_length, window, float(floor))
     return numbers, {"HAS_FLOOR": floor is not None, "SNAP": snap, "KEEP": keep}

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
 
-from .configs.commit import PLANES, Table, splits_of
+from .configs.commit import Table, room_of, splits_of
 from .configs.device import device_of
 from .ticket import shared_memory
 
 
 class Launch:
-    """Splits, tiles and options of a launch; `splits` is chosen from the shape unless it is given."""
+    """Splits, tiles and options of a launch that scores about so many rows; `splits` follows from them unless given."""
 
-    def __init__(self, table: dict[str, Table], logits: Tensor, rows: int, splits: int | None) -> None:
+    def __init__(
+        self, table: dict[str, Table], logits: Tensor, flags: Tensor | None, rows: int, splits: int | None
+    ) -> None:
         device = device_of(logits.device)
         self.config = table[device.architecture][logits.dtype]
         self.splits = splits or splits_of(rows, logits.size(-1), device.processors)
-        self.rows = rows
         blocks = triton.cdiv(logits.size(-1), self.config.block)
         self.tiles = triton.cdiv(blocks, self.splits)  # blocks per split
-        self.options: dict[str, int] = {"num_warps": self.config.warps, "num_stages": 1}
-        if self.config.maxnreg is not None:
-            self.options["maxnreg"] = self.config.maxnreg
+        aligned = is_aligned(logits, flags)
+        self.options: dict[str, Any] = {
+            "ALIGNED": aligned, "SPLITS": self.splits, "BLOCK": self.config.block, "WAIT": self.config.wait,
+            **self.config.options(aligned),
+        }  # fmt: skip
         self.device = logits.device
 
     def workspace(
-        self, partials: Tensor | None, tickets: Tensor | None, n_tickets: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Partials as floats, the same partials as ids, and tickets; allocated here if the caller gives none."""
-        needed = PLANES * self.rows * self.splits
-        partials, tickets = shared_memory(partials, tickets, needed, n_tickets, self.device)
-        return partials.view(torch.float32), partials, tickets
+        self, partials: Tensor | None, tickets: Tensor | None, rows: int, planes: int, sequences: int = 0
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Partials as floats, the same partials as ids, and tickets; allocated here if the caller gives none.
+
+        What the kernel does not use is None.
+        """
+        n_partials, n_tickets = room_of(rows, self.splits, planes, sequences)
+        if n_tickets == 0:
+            return None, None, None
+        partials, tickets = shared_memory(partials, tickets, n_partials, n_tickets, self.device)
+        return (partials.view(torch.float32), partials, tickets) if n_partials else (None, None, tickets)
+
+
+def is_aligned(logits: Tensor, flags: Tensor | None) -> bool:
+    """Whether rows and flags begin at multiples of 16 bytes, and the number of ids is divisible by 16."""
+    tables = [logits] if flags is None else [logits, flags]
+    return not any(n % 16 for n in (*(t.data_ptr() for t in tables), logits.size(-1), *logits.stride()[:-1]))
 
 
 def rows_of(tensor: Tensor, row_dims: int) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Device functions: which sequence a row belongs to, which rows a sequence has, and merging the splits of rows."""
+"""Device functions: which sequence a row belongs to, which rows a sequence has, and merging the splits of a row."""
 
 from __future__ import annotations
 
@@ -51,27 +51,13 @@ def sequence_of(row, cu_ptr, length, batch, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def lowest_allowed(suppressed_ptr, n_suppressed, CHUNK: tl.constexpr):
-    """The lowest id that is not suppressed: how many of the sorted suppressed ids are 0, 1, 2, …"""
-    out = tl.full((), 0, tl.int32)
-    if suppressed_ptr is not None:
-        for k0 in range(0, n_suppressed, CHUNK):
-            k = k0 + tl.arange(0, CHUNK)
-            out += tl.sum((tl.load(suppressed_ptr + k, mask=k < n_suppressed, other=-1) == k).to(tl.int32), 0)
-    return out
-
-
-@triton.jit
-def merge_rows(row, mask, value_ptr, id_ptr, plane, lowest, REST: tl.constexpr, SPLITS: tl.constexpr):
-    """Joins the splits of some rows that other programs have published, as planes: best, second, id, weight."""
-    q = row[:, None].to(tl.int64) * SPLITS + tl.arange(0, SPLITS)[None, :]  # [ROWS, SPLITS]
-    m = mask[:, None] & (q >= 0)
-    v1 = tl.load(value_ptr + q, mask=m, other=float("-inf"), cache_modifier=".cg")
-    v2 = tl.load(value_ptr + plane + q, mask=m, other=float("-inf"), cache_modifier=".cg")
-    i1 = tl.load(id_ptr + 2 * plane + q, mask=m, other=0, cache_modifier=".cg")
+def merge_splits(row, value_ptr, id_ptr, plane, REST: tl.constexpr, SPLITS: tl.constexpr):
+    """Joins the splits of a row that other programs have published, as planes: best, second, id, weight."""
+    q = row.to(tl.int64) * SPLITS + tl.arange(0, SPLITS)  # [SPLITS]
+    v1 = tl.load(value_ptr + q, cache_modifier=".cg")
+    v2 = tl.load(value_ptr + plane + q, cache_modifier=".cg")
+    i1 = tl.load(id_ptr + 2 * plane + q, cache_modifier=".cg")
     s = v1
     if REST:
-        s = tl.load(value_ptr + 3 * plane + q, mask=m, other=0.0, cache_modifier=".cg")
-    first, token, second, total = merge(v1, i1, v2, s, 1, REST)
-    token = tl.where(first == float("-inf"), lowest, token)
-    return first, token, second, total
+        s = tl.load(value_ptr + 3 * plane + q, cache_modifier=".cg")
+    return merge(v1, i1, v2, s, 0, REST)

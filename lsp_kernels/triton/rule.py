@@ -1,6 +1,7 @@
 """Device functions: the selection rule for one sequence, in the steps and under the names of ``lsp_kernels/rule.py``.
 
 `select` reads the rows once, chunk by chunk, and collects what the steps need; then it takes the steps one by one.
+Other programs of the same launch may have written the rows, so loads go past the first-level cache.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def snap_to_delimiter(
         for j0 in range(tl.maximum(length - window, 1), length + 1, ROWS):
             j = j0 + tl.arange(0, ROWS)
             m = j <= length
-            token = tl.load(p_token + (j - 1).to(tl.int64) * s_token, mask=m, other=-1)
+            token = tl.load(p_token + (j - 1).to(tl.int64) * s_token, mask=m, other=-1, cache_modifier=".cg")
             delimiter = has_flag(flags_ptr, token, vocabulary, DELIMITER, m)
             last = tl.maximum(last, tl.max(tl.where(delimiter, j, 0), 0))
         otherwise = length if KEEP else min_length
@@ -147,10 +148,10 @@ def select(
     for j0 in range(0, scored, ROWS):
         j = j0 + o
         m = j < scored
-        margin = tl.load(p_margin + j.to(tl.int64) * s_margin, mask=m, other=float("inf"))
+        margin = tl.load(p_margin + j.to(tl.int64) * s_margin, mask=m, other=float("inf"), cache_modifier=".cg")
         nan = tl.maximum(nan, tl.max((margin != margin).to(tl.int32), 0))
         if flags_ptr is not None:
-            token = tl.load(p_token + j.to(tl.int64) * s_token, mask=m, other=-1)
+            token = tl.load(p_token + j.to(tl.int64) * s_token, mask=m, other=-1, cache_modifier=".cg")
             stopped = has_flag(flags_ptr, token, vocabulary, STOP, m)
             stop = tl.minimum(stop, tl.min(tl.where(stopped, j + 1, BIG), 0))
         if HAS_FLOOR:

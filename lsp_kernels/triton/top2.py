@@ -42,8 +42,34 @@ def hide(x, flags):
 
 
 @triton.jit
-def scan_row(p_row, begin, end, flags_ptr, HIDDEN: tl.constexpr, REST: tl.constexpr, BLOCK: tl.constexpr):
-    """Of the ids [begin, end) of a row: best, its id, second best, and the others' weight relative to the second."""
+def tile_at(pointer, start, ALIGNED: tl.constexpr):
+    """Where a tile begins; if ALIGNED, the compiler learns that this is a multiple of 16 bytes and makes wide loads."""
+    pointer += start
+    if ALIGNED:
+        pointer = tl.multiple_of(pointer, 16)  # a hint for the sum; one for a function's argument is ignored
+    return pointer
+
+
+@triton.jit
+def scan_row(
+    p_row,
+    split,
+    tiles,
+    vocabulary,
+    flags_ptr,
+    HIDDEN: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    REST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One split of a row, `tiles` blocks of ids: best, its id, second best, and the others' weight relative to it.
+
+    ALIGNED: rows and flags begin at multiples of 16 bytes, and the number of ids is divisible by 16.
+    """
+    begin = split * tiles * BLOCK  # not clamped: the compiler must see that it is a multiple of BLOCK
+    end = tl.maximum(begin, tl.minimum(begin + tiles * BLOCK, vocabulary))
+    if ALIGNED:
+        end = tl.multiple_of(end, 16)
     o = tl.arange(0, BLOCK)  # [BLOCK]
     v1 = tl.full((BLOCK,), float("-inf"), tl.float32)
     v2 = v1
@@ -51,7 +77,7 @@ def scan_row(p_row, begin, end, flags_ptr, HIDDEN: tl.constexpr, REST: tl.conste
     i1 = tl.zeros((BLOCK,), tl.int32) + begin
     whole = begin + (end - begin) // (4 * BLOCK) * (4 * BLOCK)
     for st in range(begin, whole, 4 * BLOCK):  # no masks, and four loads are issued before the first is used
-        p = p_row + st + o
+        p = tile_at(p_row, st, ALIGNED) + o
         a = tl.load(p, eviction_policy="evict_first").to(tl.float32)
         b = tl.load(p + BLOCK, eviction_policy="evict_first").to(tl.float32)
         c = tl.load(p + 2 * BLOCK, eviction_policy="evict_first").to(tl.float32)
@@ -59,7 +85,7 @@ def scan_row(p_row, begin, end, flags_ptr, HIDDEN: tl.constexpr, REST: tl.conste
         if HIDDEN:
             near = tl.load(flags_ptr + st) | tl.load(flags_ptr + st + 4 * BLOCK - 1)
             if (near & SUPPRESSED_NEAR) != 0:
-                p_flags = flags_ptr + st + o
+                p_flags = tile_at(flags_ptr, st, ALIGNED) + o
                 a = hide(a, tl.load(p_flags))
                 b = hide(b, tl.load(p_flags + BLOCK))
                 c = hide(c, tl.load(p_flags + 2 * BLOCK))
@@ -70,9 +96,10 @@ def scan_row(p_row, begin, end, flags_ptr, HIDDEN: tl.constexpr, REST: tl.conste
         v1, i1, v2, s = update(v1, i1, v2, s, d, st + 3 * BLOCK, REST)
     for st in range(whole, end, BLOCK):
         m = st + o < end
-        x = tl.load(p_row + st + o, mask=m, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
+        p = tile_at(p_row, st, ALIGNED) + o
+        x = tl.load(p, mask=m, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
         if HIDDEN:
-            x = hide(x, tl.load(flags_ptr + st + o, mask=m, other=0))
+            x = hide(x, tl.load(tile_at(flags_ptr, st, ALIGNED) + o, mask=m, other=0))
         v1, i1, v2, s = update(v1, i1, v2, s, x, st, REST)
     return merge(v1, i1 + o, v2, s, 0, REST)
 

@@ -149,9 +149,10 @@ class Fuzz:
         counts = [n - s for n, s in zip(lengths, starts, strict=True)]
         return [borders[-1]], [self.integers(borders), self.maybe(self.integers(counts)), self.integers(starts)]
 
-    def tables(self, vocabulary: int) -> list[Tensor | None]:
+    def tables(self, vocabulary: int) -> list[Any]:
         ids = sorted(self.random.sample(range(vocabulary), self.random.randrange(min(vocabulary, 9))))
-        return [self.maybe(self.tensor([vocabulary], torch.uint8)), self.maybe(self.integers(ids))]
+        lowest = self.number(self.random.randrange(vocabulary))
+        return [self.maybe(self.tensor([vocabulary], torch.uint8)), self.maybe(self.integers(ids)), lowest]
 
     def room(self) -> list[Tensor | None]:
         return [self.maybe(self.tensor([3], torch.int32)), self.maybe(self.tensor([3], torch.int32))]

@@ -22,7 +22,7 @@ RULE = dict(
     zip(("alpha", "beta", "min_length", "window", "floor", "snap", "keep"), PrefixRule().arguments, strict=True)
 )
 ROOM = {"partials": None, "tickets": None}
-TABLES = {"flags": VOCABULARY.flags, "suppressed": VOCABULARY.suppressed}
+TABLES = {"flags": VOCABULARY.flags, "suppressed": VOCABULARY.suppressed, "lowest": VOCABULARY.lowest}
 SEQUENCES = {"cu_rows": ints(0, 2, 6), "n_active": ints(2, 4), "starts": ints(0, 0)}
 
 
@@ -66,6 +66,9 @@ VOCABULARIES = [
     {"suppressed": torch.tensor([1])},
     {"suppressed": ints(1, 2, 3, 4)[::2]},
     {"suppressed": ints(1)[None]},
+    {"lowest": -1},
+    {"lowest": 10},
+    {"lowest": 2**62},
 ]
 BORDERS = [
     {"cu_rows": torch.tensor([0, 2, 6])},

@@ -53,6 +53,15 @@ def test_suppressed_winners_and_their_nans_are_not_looked_at(backend, hidden: in
     torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(("suppress", "lowest"), [([], 0), ([3], 0), ([0], 1), ([0, 1, 2, 4], 3), (range(699), 699)])
+def test_a_row_without_a_logit_above_minus_infinity_gets_the_lowest_allowed_id(backend, suppress, lowest: int) -> None:
+    vocabulary = Vocabulary(700, suppress=suppress)
+    assert vocabulary.lowest == vocabulary.to("cpu").lowest == lowest
+    logits = torch.full((2, 700), -math.inf)
+    logits[1, lowest] = math.nan
+    assert backend.token_stats(logits, vocabulary=vocabulary).tokens.tolist() == [lowest, lowest]
+
+
 def test_zeros_have_no_sign(backend) -> None:
     logits = torch.full((2, 600), -1.0)
     logits[0, [3, 500]] = torch.tensor([-0.0, 0.0])

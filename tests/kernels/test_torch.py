@@ -29,7 +29,7 @@ def test_opcheck(gradient: bool) -> None:
     logits = torch.randn(12, 50, requires_grad=gradient)
     margins, tokens = torch.rand(12, requires_grad=gradient), torch.randint(50, (12,))
     rule = rule_arguments(RULE)
-    tables = (VOCABULARY.flags, VOCABULARY.suppressed)
+    tables = VOCABULARY.tables
     for op, arguments in {
         torch.ops.lsp.token_stats: (logits, *tables, None, None),
         torch.ops.lsp.select_prefix: (

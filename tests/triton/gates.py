@@ -34,14 +34,20 @@ def _wide_loads(made: Build, compiled: Compiled) -> Iterator[str]:
         yield f"the widest load has {compiled.widest_load} bits"
 
 
+def _tickets(made: Build) -> int:
+    """How many tickets a program may take: one of its row if that is split, one of its sequence if there is a rule."""
+    kernel, shared = made.kernel.__name__, made.constants.get("SPLITS", 1) > 1
+    by_kernel = {"select_kernel": 0, "stats_kernel": shared, "commit_kernel": shared + 1}
+    return int(by_kernel[kernel] if kernel in by_kernel else made.constants["SPLIT"])
+
+
 def _ordered(made: Build, compiled: Compiled) -> Iterator[str]:
-    if made.kernel.__name__ == "select_kernel":
-        return
-    if made.constants.get("SPLIT", True):
+    if tickets := _tickets(made):
         cuda = compiled.target.backend == "cuda"
-        yield from check_ptx(compiled.text) if cuda else check_amdgcn(compiled.text, compiled.target.name)
+        text = compiled.text
+        yield from check_ptx(text, tickets) if cuda else check_amdgcn(text, compiled.target.name, tickets)
     elif compiled.count("atom.", "red.", "global_atomic", "buffer_atomic"):
-        yield "an atomic, though no tile is shared"
+        yield "an atomic, though nothing is shared"
 
 
 def _tensor_cores(made: Build, compiled: Compiled) -> Iterator[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
 from lsp_kernels.triton.aot.builds import Build
+from lsp_kernels.triton.configs.commit import Slots, commit_slots
 from tests.attention_cases import AttentionCase
 from tests.strategies import random_logits
 from tests.support import ints
@@ -54,22 +55,24 @@ class CommitInputs:
         tokens, floats = torch.full(shape, -7), [torch.full(shape, torch.nan) for _ in range(3)]
         counts = torch.full((self.batch,), -7, dtype=torch.int32)
         finished = torch.full((self.batch,), 7, dtype=torch.uint8)
-        partials = torch.full((4 * rows * splits,), -1, dtype=torch.int32)
-        self.tickets = torch.zeros(self.batch if commit else rows, dtype=torch.int32)
+        slots = commit_slots(self.logits, self.cu_rows, self.n_active, self.rule) if commit else Slots(rows, 0, rows)
+        partials = torch.full((4 * slots.count * splits,), -1, dtype=torch.int32)
+        self.tickets = torch.zeros(slots.count + (self.batch if commit else 0), dtype=torch.int32)
         rule, hidden = self.rule, self.vocabulary.suppressed
         named = {
             "x_ptr": self.logits, "s_batch": 0 if self.logits.dim() == 2 else self.logits.stride(0),
             "s_row": self.logits.stride(-2), "cu_ptr": self.cu_rows, "active_ptr": self.n_active,
-            "starts_ptr": self.starts, "flags_ptr": self.vocabulary.flags, "suppressed_ptr": hidden,
-            "length_ptr": counts, "finished_ptr": finished, "token_ptr": tokens, "margin_ptr": floats[0],
+            "starts_ptr": self.starts, "flags_ptr": self.vocabulary.flags, "length_ptr": counts,
+            "finished_ptr": finished, "token_ptr": tokens, "margin_ptr": floats[0],
             "top1_ptr": floats[0], "top2_ptr": floats[1], "log_odds_ptr": floats[2],
             "value_ptr": partials.view(torch.float32), "id_ptr": partials, "ticket_ptr": self.tickets,
-            "batch": self.batch, "rows": rows, "length": shape[-1], "vocabulary": size,
-            "tiles": -(-size // (block * splits)), "n_suppressed": 0 if hidden is None else hidden.numel(),
+            "batch": self.batch, "rows": rows, "length": shape[-1], "per_sequence": slots.per_sequence,
+            "slots": slots.count, "vocabulary": size, "tiles": -(-size // (block * splits)),
+            "lowest": self.vocabulary.lowest, "others": size - 1 - (0 if hidden is None else hidden.numel()),
             "alpha": rule.alpha_ppm, "beta": rule.beta_ppm, "min_length": rule.min_length, "window": rule.window,
             "floor": rule.floor or 0.0,
         }  # fmt: skip
-        grid = (rows * splits + self.batch,) if commit else (rows * splits,)
+        grid = (slots.count * splits + (self.batch if commit else 0),)
         done = finished.view(torch.bool)
         outputs = Commit(counts, done, tokens, floats[0]) if commit else TokenStats(tokens, *floats)
         return grid, [named[name] for name in build.signature], outputs

@@ -2,7 +2,8 @@
 
 The recipe: each program stores its partial results, *waits for them* (AMD), meets a barrier, and
 one thread takes a ticket with an acquire-release atomic of GPU scope; what follows the ticket is
-behind another barrier (and a cache invalidation on AMD) and reads with .cg loads on NVIDIA.
+behind another barrier (and a cache invalidation on AMD) and reads with .cg loads on NVIDIA. The
+recipe holds for every ticket of a kernel that takes several, one after the other.
 
 Both checks follow every path of the control flow and return the violations as sentences, an empty
 list when the recipe holds. They know nothing about addresses: that the ticket and the partial
@@ -58,32 +59,32 @@ NO_ACQUIRE = "no invalidation of the caches after the ticket"
 NO_INVALIDATE = "no invalidation of the first-level cache after the barrier that follows the ticket"
 
 
-def _one_ticket(count: int) -> list[str]:
-    return [] if count == 1 else [f"expected one ticket, found {count} atomics"]
+def _as_many_tickets(count: int, expected: int) -> list[str]:
+    words = "one ticket" if expected == 1 else f"{expected} tickets"
+    return [] if count == expected else [f"expected {words}, found {count} atomics"]
 
 
 @dataclass(frozen=True)
 class _Ptx:
     unpublished: bool = False  # a global store, and no barrier since
     unshared: bool = False  # the ticket, and no barrier since
-    taken: bool = False  # behind the ticket
+    taken: int = 0  # tickets, up to here
 
 
-def check_ptx(text: str) -> list[str]:
-    """Violations of the recipe in the PTX of one kernel."""
+def check_ptx(text: str, expected: int = 1) -> list[str]:
+    """Violations of the recipe in the PTX of one kernel that takes so many tickets."""
     lines = _ptx_lines(text)
     tickets = [line.text for line in lines if _PTX_ATOMIC.match(line.text)]
-    violations = _one_ticket(len(tickets))
+    violations = _as_many_tickets(len(tickets), expected)
     violations += [f"the ticket is not acq_rel: {t}" for t in tickets if ".acq_rel." not in t]
     if any(not re.search(r"\.(?:gpu|sys)\.", ticket) for ticket in tickets):
         violations.append(NOT_GPU_SCOPE)
     if any(re.match(r"ld\.global\S*\.nc\b", line.text) for line in lines):
         violations.append(NON_COHERENT)
     found: set[str] = set()
-    coherent = False
+    coherent: set[int] = set()  # tickets that a .cg load follows, before the next ticket
 
     def step(state: _Ptx, line: str) -> _Ptx:
-        nonlocal coherent
         if line.startswith("st.global"):
             return replace(state, unpublished=True)
         if _PTX_BARRIER.match(line):
@@ -91,15 +92,16 @@ def check_ptx(text: str) -> list[str]:
         if _PTX_ATOMIC.match(line):
             if state.unpublished:
                 found.add(NO_BARRIER_BEFORE)
-            return replace(state, unshared=True, taken=True)
+            return replace(state, unshared=True, taken=min(state.taken + 1, len(tickets)))
         if line.startswith("ld.global"):
-            coherent |= state.taken and ".cg" in line.split()[0]
+            if ".cg" in line.split()[0]:
+                coherent.add(state.taken)
             if state.unshared:
                 found.add(NO_BARRIER_AFTER)
         return state
 
     _walk(lines, _Ptx(), step)
-    if not coherent:
+    if not coherent.issuperset(range(1, len(tickets) + 1)):
         found.add(NO_CG_LOAD)
     return violations + sorted(found)
 
@@ -182,15 +184,15 @@ class _Amd:
     cold: bool = False  # behind the ticket's barrier, first-level cache not invalidated
 
 
-def check_amdgcn(text: str, arch: str) -> list[str]:
-    """Violations of the recipe in the assembly of one kernel for a gfx9, gfx11 or gfx12 GPU."""
+def check_amdgcn(text: str, arch: str, expected: int = 1) -> list[str]:
+    """Violations of the recipe in the assembly, for a gfx9, gfx11 or gfx12 GPU, of a kernel with so many tickets."""
     names = [name for name in _FAMILIES if arch.startswith(name)]
     if not names:
         raise ValueError(f"unknown architecture {arch!r}, expected gfx9.., gfx11.. or gfx12..")
     family = _FAMILIES[names[0]]
     lines = _amd_lines(text)
     tickets = [line.text for line in lines if _AMD_ATOMIC.match(line.text)]
-    violations = _one_ticket(len(tickets))
+    violations = _as_many_tickets(len(tickets), expected)
     if any(not re.search(family.device_scope, ticket) for ticket in tickets):
         violations.append(NOT_GPU_SCOPE)
     found: set[str] = set()

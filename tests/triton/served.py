@@ -21,7 +21,7 @@ class Served:
     def token_stats(
         self, logits: Tensor, *, vocabulary: Vocabulary | None = None, workspace: tuple[Any, Any] = (None, None)
     ) -> TokenStats:
-        tables = (None, None) if vocabulary is None else (vocabulary.flags, vocabulary.suppressed)
+        tables = (None, None, 0) if vocabulary is None else vocabulary.tables
         return TokenStats(*self.module.token_stats(logits, *tables, *workspace, splits=self.splits))
 
     def select_prefix(
@@ -50,7 +50,7 @@ class Served:
         vocabulary: Vocabulary | None = None,
         workspace: tuple[Any, Any] = (None, None),
     ) -> Commit:
-        tables = (None, None) if vocabulary is None else (vocabulary.flags, vocabulary.suppressed)
+        tables = (None, None, 0) if vocabulary is None else vocabulary.tables
         arguments = (logits, cu_rows, n_active, starts, *tables, *rule_arguments(rule), *workspace)
         return Commit(*self.module.commit_prefix(*arguments, splits=self.splits))
 

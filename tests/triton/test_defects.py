@@ -12,31 +12,21 @@ from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot.builds import build, build_attention
 from lsp_kernels.triton.commit import commit_kernel
 from tests.triton.gates import violations
-from tests.triton.inputs import commit_inputs
 from tests.triton.mutants import Defect, damaged
-from tests.virtual_gpu import RaceError, launch
 
-BEFORE_TICKET = Defect(
-    "no barrier before the ticket", "commit",
-    "            publish(WAIT)\n            if tl.atomic_add", "            if tl.atomic_add", (),
-)  # fmt: skip
+BEFORE_TICKETS = [
+    Defect("no barrier before the ticket of a row", "commit", "publish(WAIT)\n                last", "last", ()),
+    Defect("no barrier before the ticket of a sequence", "commit", "publish(WAIT)\n                if", "if", ()),
+]
 BEFORE_MERGE = Defect("no barrier before the ticket", "attention", "            publish(WAIT)\n", "", ())
-BEFORE_RULE = Defect("no barrier before the rule", "commit", "publish(WAIT)\n                chosen", "chosen", ())
 
 
-def test_missing_barrier_before_the_rule_is_a_race(tmp_path: Path) -> None:
-    made = build(commit_kernel, "sm_90", torch.bfloat16, splits=2)
-    broken = dataclasses.replace(made, kernel=damaged(BEFORE_RULE, tmp_path).commit_kernel)
-    grid, arguments, _ = commit_inputs().prepare(broken)
-    with pytest.raises(RaceError):
-        launch(broken.compile(), grid, arguments, seed=1)
-
-
+@pytest.mark.parametrize("defect", BEFORE_TICKETS, ids=lambda d: d.name)
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
-def test_missing_barrier_before_the_ticket_fails_the_gate(target: str, tmp_path: Path) -> None:
+def test_missing_barrier_before_a_ticket_fails_the_gate(target: str, defect: Defect, tmp_path: Path) -> None:
     """Elsewhere the compiler puts a barrier of its own before the ticket's atomic."""
     made = build(commit_kernel, target, torch.bfloat16)
-    broken = dataclasses.replace(made, kernel=damaged(BEFORE_TICKET, tmp_path).commit_kernel)
+    broken = dataclasses.replace(made, kernel=damaged(defect, tmp_path).commit_kernel)
     assert violations(broken, broken.compile()) != []
 
 

@@ -94,9 +94,11 @@ def step() -> Step:
     return Step(torch.randn(2, 64, 126464, device="cuda", dtype=torch.bfloat16), PrefixRule(), vocabulary)
 
 
-def test_a_captured_graph_replays_on_new_logits(step: Step) -> None:
+@pytest.mark.parametrize("shift", [0, 1], ids=["aligned", "unaligned"])
+def test_a_captured_graph_replays_on_new_logits(step: Step, shift: int) -> None:
     workspace = Workspace()
     warmup_commit(step.logits, rule=step.rule, vocabulary=step.vocabulary)
+    step.logits = step.logits.new_zeros(step.logits.numel() + shift)[shift:].view_as(step.logits)
     step.run(workspace)  # grows the workspace, which a capture may not
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):  # on a stream of its own

@@ -52,7 +52,7 @@ def test_executed_code_is_exact_in_any_order_of_programs(kernel, target: str) ->
             {"has_floor": True, "splits": 1}, PrefixRule(floor=1.0, beta=1.0, no_delimiter="keep"), id="floor"
         ),
         pytest.param({"aligned": False, "splits": 4}, PrefixRule(min_length=3), id="unaligned"),
-        pytest.param({"packed": False, "wide": True}, PrefixRule(), id="batch"),
+        pytest.param({"packed": False}, PrefixRule(), id="batch"),
     ],
 )
 def test_other_builds_are_exact_too(target: str, options: dict, rule: PrefixRule) -> None:
@@ -92,8 +92,8 @@ def test_the_rule_alone_is_exact(target: str, packed: bool) -> None:
         sequences = {"cu_rows": torch.tensor([0, 131, 300]).int(), "starts": torch.tensor([2, 0]).int()}
     lengths, finished = torch.full((2,), -7, dtype=torch.int32), torch.full((2,), 7, dtype=torch.uint8)
     named = {
-        "margin_ptr": margins, "token_ptr": tokens, "s_margin_batch": margins.stride(0),
-        "s_token_batch": tokens.stride(0), "cu_ptr": sequences.get("cu_rows"),
+        "margin_ptr": margins, "token_ptr": tokens, "s_margin_batch": margins.stride(0), "s_margin": 1,
+        "s_token_batch": tokens.stride(0), "s_token": 1, "cu_ptr": sequences.get("cu_rows"),
         "active_ptr": sequences.get("n_active"), "starts_ptr": sequences.get("starts"),
         "flags_ptr": vocabulary.flags, "length_ptr": lengths, "finished_ptr": finished, "rows": 300,
         "length": 300 if packed else 150, "vocabulary": 50, "alpha": rule.alpha_ppm, "beta": rule.beta_ppm,
@@ -114,11 +114,11 @@ def test_a_relaxed_ticket_is_a_race() -> None:
 
 
 def test_no_barrier_can_be_removed() -> None:
-    """Enough rows, sequences, suppressed ids and window that every loop runs twice: then each barrier is needed."""
-    made = build(commit_kernel, "sm_80", torch.bfloat16, splits=1)
+    """Enough rows, sequences and window that every loop runs twice: then each barrier is needed."""
+    made = build(commit_kernel, "sm_80", torch.bfloat16, splits=2)
     size, many = 2064, made.constants["ROWS"] + 3
     logits = random_logits(np.random.default_rng(0), many, size, "falling", torch.bfloat16)
-    vocabulary = Vocabulary(size, delimiters=[size - 1], suppress=range(many))
+    vocabulary = Vocabulary(size, delimiters=[size - 1], suppress=[0])
     rule, borders = PrefixRule(beta=1.0, window=many), [0] * many + [many]
     case = CommitInputs(logits, rule, vocabulary, borders=borders, starts=[0] * many)
     compiled = made.compile()

@@ -19,16 +19,16 @@ from .facts import Compiled
 from .targets import TARGETS
 
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
-POINTERS = {
-    "cu_ptr": "*i32", "active_ptr": "*i32", "starts_ptr": "*i32", "flags_ptr": "*u8", "suppressed_ptr": "*i32",
-    "length_ptr": "*i32", "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32",
-    "id_ptr": "*i32", "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "log_odds_ptr": "*fp32",
+TYPES_OF_COMMIT = {
+    "cu_ptr": "*i32", "active_ptr": "*i32", "starts_ptr": "*i32", "flags_ptr": "*u8", "length_ptr": "*i32",
+    "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32", "id_ptr": "*i32",
+    "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "log_odds_ptr": "*fp32", "floor": "fp32",
+    **dict.fromkeys(("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token"), "i64"),
 }  # fmt: skip
 ATTENTION_POINTERS = {
     "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "partial_ptr": "*fp32", "ticket_ptr": "*i32",
 }  # fmt: skip
 HEAD_DIMS = (32, 64, 96, 128, 256)  # the tuned ones; every other multiple of 16 up to 256 works too
-STRIDES = ("s_batch", "s_row", "s_margin_batch", "s_token_batch")
 
 
 @dataclass(frozen=True)
@@ -68,45 +68,40 @@ def build(
     snap: bool = True,
     keep: bool | None = None,
     flags: bool = True,
-    wide: bool = False,
 ) -> Build:
-    """A build of a kernel of the commit family, with the types and divisibilities that a launch would give.
+    """A build of a kernel of the commit family, with the types that a launch would give. No argument is specialised.
 
-    `aligned`: base, strides and vocabulary of the logits are divisible by 16. `hidden`: ids are suppressed. `flags`:
-    there is a vocabulary. `wide`: strides do not fit 32 bits. `keep` is by default `has_floor`.
+    `aligned`: base and strides of the logits, their vocabulary and its flags are divisible by 16. `hidden`: ids are
+    suppressed. `flags`: there is a vocabulary. `keep` is by default `has_floor`.
     """
-    table = configs.commit.STATS if kernel is commit.stats_kernel else configs.commit.COMMIT
-    config = table[architecture][dtype]
+    config = config_of(kernel, architecture, dtype)
+    hidden = hidden and flags
     constants = {
-        "HAS_FLOOR": has_floor, "SNAP": snap, "KEEP": has_floor if keep is None else keep, "SPLITS": splits,
-        "BLOCK": config.block, "ROWS": config.rows, "CHUNK": config.rows, "WAIT": config.wait,
-        "s_margin": 1, "s_token": 1,
+        "HAS_FLOOR": has_floor, "SNAP": snap, "KEEP": has_floor if keep is None else keep, "HIDDEN": hidden,
+        "ALIGNED": aligned, "SPLITS": splits, "BLOCK": config.block, "ROWS": config.rows, "WAIT": config.wait,
     }  # fmt: skip
     absent = {"active_ptr"} if packed else {"cu_ptr", "starts_ptr"}
-    absent |= set() if hidden else {"suppressed_ptr"}
-    absent |= set() if flags else {"flags_ptr", "suppressed_ptr"}
-    signature: dict[str, str] = {}
-    chosen: dict[str, Any] = {}
-    for name in kernel.arg_names:
-        if name in constants:
-            chosen[name] = constants[name]
-        elif name in absent:
-            chosen[name] = None
-        elif name == "x_ptr":
-            signature[name] = TYPES[dtype]
-        elif name in STRIDES:
-            signature[name] = "i64" if wide else "i32"
-        else:
-            signature[name] = "fp32" if name == "floor" else POINTERS.get(name, "i32")
-    specialised = ("x_ptr", "s_batch", "s_row", "vocabulary") if aligned else ()
-    divisible = tuple(name for name in signature if name in POINTERS or name in specialised)
+    absent |= set() if flags else {"flags_ptr"}
+    absent |= set() if splits > 1 else {"value_ptr", "id_ptr"}
+    if kernel is commit.stats_kernel and splits == 1:
+        absent.add("ticket_ptr")
+    types = {**TYPES_OF_COMMIT, "x_ptr": TYPES[dtype]}
+    chosen = {name: constants.get(name) for name in kernel.arg_names if name in constants or name in absent}
+    signature = {name: types.get(name, "i32") for name in kernel.arg_names if name not in chosen}
     variant = [str(dtype)[6:], f"splits {splits}", "packed" if packed else "batch"]
-    variant += ["suppressed"] * (hidden and flags) + ["floor"] * has_floor + ["no snap"] * (not snap)
+    variant += ["suppressed"] * hidden + ["floor"] * has_floor + ["no snap"] * (not snap)
     variant += ["keep"] * (keep is not None and keep != has_floor) + ["no vocabulary"] * (not flags)
-    variant += ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
-    options = {"num_warps": config.warps, "num_stages": 1, "maxnreg": config.maxnreg}
+    variant += ["unaligned"] * (not aligned)
     name = f"{kernel.__name__} {', '.join(variant)}"
-    return Build("commit", kernel, name, architecture, signature, chosen, options, divisible)
+    return Build("commit", kernel, name, architecture, signature, chosen, config.options(aligned), ())
+
+
+def config_of(kernel: Any, architecture: str, dtype: torch.dtype) -> configs.commit.CommitConfig:
+    """The configuration with which a kernel of the commit family is launched."""
+    if kernel is commit.select_kernel:
+        return configs.commit.SELECT[architecture]
+    table = configs.commit.STATS if kernel is commit.stats_kernel else configs.commit.COMMIT
+    return table[architecture][dtype]
 
 
 def build_attention(
@@ -126,7 +121,8 @@ def build_attention(
     """A build of the attention kernel as a launch would compile it; `config` is by default the middle tile.
 
     `aligned`: base and strides of all tensors are divisible by 16. `near`: each tensor has less than 2 GiB. `wide`:
-    offsets within a tile do not fit 32 bits.
+    offsets within a tile do not fit 32 bits, and the tensors have more than 2 GiB. Packed tokens have a stride of 0
+    between sequences, whatever the others are.
     """
     kernel = attention.attention_kernel
     padded = configs.attention.padded_size(head_dim)
@@ -137,6 +133,7 @@ def build_attention(
         "G": group, "D": head_dim, "DP": padded, "BM": config.rows, "BN": config.keys, "SPLIT": split, "WIDE": wide,
         "WAIT": config.wait, "CHUNK": configs.attention.BORDERS, **dict.fromkeys(absent),
     }  # fmt: skip
+    zeros = ("s_qb", "s_kb", "s_vb") if packed else ()
     signature = {}
     for name in kernel.arg_names:
         if name in constants:
@@ -144,15 +141,17 @@ def build_attention(
         if name.endswith("_ptr"):
             signature[name] = ATTENTION_POINTERS.get(name, TYPES[dtype])
         else:
-            signature[name] = "fp32" if name == "scale" else "i64" if wide and name[:2] == "s_" else "i32"
+            large = wide and name.startswith("s_") and name not in zeros
+            signature[name] = "fp32" if name == "scale" else "i64" if large else "i32"
     pointers = tuple(name for name in signature if name.endswith("_ptr"))
     strides = tuple(name for name in signature if name.startswith("s_"))
-    divisible = (*pointers, *strides) if aligned else tuple(name for name in pointers if name in ATTENTION_POINTERS)
+    ours = tuple(name for name in pointers if name in ATTENTION_POINTERS)
+    divisible = (*pointers, *strides) if aligned else (*ours, *zeros)
     variant = [str(dtype)[6:], f"D {head_dim}", f"{config.rows}x{config.keys}", f"group {group}"]
     variant += ["split"] * split + ["batch"] * (not packed) + ["no append"] * (not append)
     variant += ["over 2 GiB"] * (not near) + ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
     name = f"{kernel.__name__} {', '.join(variant)}"
-    near_pointers = pointers if near and TARGETS[architecture].backend == "hip" else ()
+    near_pointers = (ours if wide or not near else pointers) if TARGETS[architecture].backend == "hip" else ()
     return Build(
         "attention", kernel, name, architecture, signature, constants, config.options, divisible, near_pointers
     )
@@ -186,7 +185,6 @@ def _shipped_commit(architecture: str) -> Iterator[Build]:
         yield build(commit.commit_kernel, architecture, torch.bfloat16, **options, splits=2 if keep else 4)
         yield build(commit.select_kernel, architecture, torch.float32, **options)
     for kernel in (commit.commit_kernel, commit.stats_kernel):
-        yield build(kernel, architecture, torch.bfloat16, wide=True)
         yield build(kernel, architecture, torch.bfloat16, flags=False, snap=False)
 
 

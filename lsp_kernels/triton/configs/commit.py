@@ -6,13 +6,17 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from ..._shapes import batch_of
+from ...rule import PrefixRule
 from .device import CDNA, DTYPES, NVIDIA, RDNA, device_of
 
 MOST_SPLITS = 16
 LEAST_SPLIT = 8192  # ids; a program with fewer costs more than it saves
 PROGRAMS_PER_PROCESSOR = 4
-PLANES = 4  # partials per row and split: best, second, id, weight of the others
+COMMIT_PLANES = 3  # partials per row and split: best, second, id
+STATS_PLANES = 4  # these, and the weight of the others
 
 
 @dataclass(frozen=True)
@@ -28,22 +32,30 @@ class CommitConfig:
         Rows that the rule reads at once.
     maxnreg : int, optional
         Upper bound on registers, where the assembler would otherwise choose so few for occupancy that it spills.
+    maxnreg_unaligned : int, optional
+        The same for rows that are not aligned. Their ids are loaded one by one, which takes more registers.
     wait : bool
         Whether a barrier leaves the stores of other waves in flight (gfx9), so that a wait must come before it.
     """
 
     block: int = 2048
     warps: int = 8
-    rows: int = 64
+    rows: int = 256
     maxnreg: int | None = None
+    maxnreg_unaligned: int | None = None
     wait: bool = False
+
+    def options(self, aligned: bool = True) -> dict[str, int]:
+        """The launch options under Triton's names."""
+        bound = self.maxnreg if aligned else self.maxnreg_unaligned
+        return {"num_warps": self.warps, "num_stages": 1, **({} if bound is None else {"maxnreg": bound})}
 
 
 Table = dict[torch.dtype, CommitConfig]
 
 
 def _nvidia(maxnreg: int) -> Table:
-    return {dtype: CommitConfig(maxnreg=maxnreg) for dtype in DTYPES}
+    return {dtype: CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96) for dtype in DTYPES}
 
 
 # Waves of 64 lanes: with 16-bit dtypes it takes 4096 ids to give each lane 128 bits.
@@ -55,13 +67,58 @@ _AMD = dict.fromkeys(CDNA, _CDNA) | dict.fromkeys(RDNA, _RDNA)
 # on the two newest architectures.
 COMMIT: dict[str, Table] = {name: _nvidia(80) for name in NVIDIA} | _AMD
 STATS: dict[str, Table] = {name: _nvidia(96 if name in ("sm_100", "sm_120") else 80) for name in NVIDIA} | _AMD
+# select_prefix reads no logits: one program per sequence, with a thread for every row of a chunk.
+SELECT: dict[str, CommitConfig] = dict.fromkeys((*NVIDIA, *CDNA, *RDNA), CommitConfig())
 
 
-def workspace_of(logits: torch.Tensor, n_tickets: int) -> tuple[int, int]:
-    """The numbers of partials and tickets that a launch over the rows of these logits needs."""
+@dataclass(frozen=True)
+class Slots:
+    """The rows of a commit_prefix that get programs, as far as shapes and the rule tell.
+
+    Packed sequences have one slot per row. A batch has `per_sequence` slots per sequence, for its first active rows.
+    """
+
+    count: int
+    per_sequence: int
+    likely: int  # about how many of them are scored
+
+
+def commit_slots(logits: Tensor, cu_rows: Tensor | None, n_active: Tensor | None, rule: PrefixRule) -> Slots:
+    """The slots of a launch of commit_prefix.
+
+    Without `n_active`, N is at most the number of rows of a sequence, and the number of scored rows grows with N, so no
+    sequence of L rows has more than scored_rows(L) of them. With `n_active`, N may be larger and all rows scored.
+    """
+    row_dims = logits.dim() - 1
+    rows, batch, length = math.prod(logits.shape[:-1]), batch_of(logits, row_dims, cu_rows), logits.size(row_dims - 1)
+    if cu_rows is not None:
+        # Callers that know N pass only the rows which are scored; else sequences of equal length are a fair guess.
+        guess = rows if n_active is not None else batch * rule.scored_rows(-(-rows // max(batch, 1)))
+        return Slots(rows, 0, min(guess, rows))
+    scored = rule.scored_rows(length)
+    per_sequence = scored if n_active is None else length
+    return Slots(batch * per_sequence, per_sequence, rows if row_dims == 1 and n_active is not None else batch * scored)
+
+
+def commit_workspace(
+    logits: Tensor, cu_rows: Tensor | None, n_active: Tensor | None, rule: PrefixRule
+) -> tuple[int, int]:
+    """The numbers of partials and tickets that a launch of commit_prefix needs."""
+    slots = commit_slots(logits, cu_rows, n_active, rule)
+    splits = splits_of(slots.likely, logits.size(-1), device_of(logits.device).processors)
+    return room_of(slots.count, splits, COMMIT_PLANES, batch_of(logits, logits.dim() - 1, cu_rows))
+
+
+def stats_workspace(logits: Tensor) -> tuple[int, int]:
+    """The numbers of partials and tickets that a launch of token_stats needs."""
     rows = math.prod(logits.shape[:-1])
-    splits = splits_of(rows, logits.size(-1), device_of(logits.device).processors)
-    return PLANES * rows * splits, n_tickets
+    return room_of(rows, splits_of(rows, logits.size(-1), device_of(logits.device).processors), STATS_PLANES)
+
+
+def room_of(rows: int, splits: int, planes: int, sequences: int = 0) -> tuple[int, int]:
+    """The numbers of partials and tickets: of every row, if rows are split, and a ticket of every sequence."""
+    shared = rows if splits > 1 else 0
+    return planes * shared * splits, sequences + shared
 
 
 def split_counts() -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lsp_kernels import PrefixRule, Vocabulary, reference
-from lsp_kernels.triton import commit, configs
+from lsp_kernels.triton import commit
 from tests.strategies import CommitCase, cases
 from tests.support import check_commit, check_select, check_stats, examples, in_sparse_file, same
 from tests.triton.interpreter import checked
@@ -46,7 +46,7 @@ def test_select_agrees_with_the_enumeration_of_thresholds(
 
 
 def test_a_workspace_resets_itself_and_survives_a_changed_batch() -> None:
-    partials, tickets = torch.empty(4096, dtype=torch.int32), torch.zeros(16, dtype=torch.int32)
+    partials, tickets = torch.empty(4096, dtype=torch.int32), torch.zeros(24, dtype=torch.int32)
     rule, vocabulary = PrefixRule(), Vocabulary(200, delimiters=range(0, 200, 3))
     for batch, length in [(3, 5), (1, 9), (5, 2), (3, 5)]:
         logits = torch.randn(batch, length, 200)
@@ -66,8 +66,19 @@ def test_a_workspace_resets_itself_and_survives_a_changed_batch() -> None:
 
 def test_a_workspace_that_is_too_small_is_refused() -> None:
     room = (torch.empty(3, dtype=torch.int32), torch.zeros(9, dtype=torch.int32))
-    with pytest.raises(ValueError, match="Invalid workspace: expected room for 16 partials"):
-        Served(commit, 1).token_stats(torch.randn(4, 200), workspace=room)
+    with pytest.raises(ValueError, match="Invalid workspace: expected room for 32 partials and 4 tickets"):
+        Served(commit, 2).token_stats(torch.randn(4, 200), workspace=room)
+    with pytest.raises(ValueError, match="Invalid workspace: expected room for 18 partials and 4 tickets"):
+        Served(commit, 2).commit_prefix(torch.randn(8, 200), rule=PrefixRule(beta=0.3, snap=False), workspace=room)
+
+
+def test_rows_that_are_not_split_need_no_partials_and_no_tickets_of_their_own() -> None:
+    logits, rule = torch.randn(4, 200), PrefixRule(snap=False)
+    room = (torch.empty(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
+    with checked():
+        got = Served(commit, 1).commit_prefix(logits, rule=rule, workspace=room)
+        Served(commit, 1).token_stats(logits, workspace=(torch.empty(0).int(), torch.empty(0).int()))
+    same(got.lengths, reference.commit_prefix(logits, rule=rule).lengths)
 
 
 def test_log_odds_keep_their_precision_whatever_the_margin() -> None:
@@ -103,11 +114,3 @@ def test_each_logit_of_a_scored_row_is_read_once_and_no_other() -> None:
     scored = rule.scored_rows(12)
     assert (reads[:, :scored] == 1).all()
     assert (reads[:, scored:] == 0).all()
-
-
-@pytest.mark.parametrize("rows", [1, 16, 64, 256, 100_000])
-@pytest.mark.parametrize("size", [1, 1000, 32000, 126464, 152064])
-def test_splits_are_powers_of_two_that_leave_each_enough_to_do(rows: int, size: int) -> None:
-    count = configs.commit.splits_of(rows, size, processors=132)
-    assert count in configs.commit.split_counts()
-    assert count == 1 or (size / count > configs.commit.LEAST_SPLIT / 2 and rows * count <= 132 * 8)

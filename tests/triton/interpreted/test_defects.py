@@ -24,7 +24,7 @@ def compare(
     vocabulary: Vocabulary | None = None,
     **arguments: torch.Tensor,
 ) -> None:
-    """Against the reference, twice with one workspace."""
+    """Against the reference, twice with one workspace, whose tickets are zero afterwards."""
     expected = reference.commit_prefix(logits, rule=rule, vocabulary=vocabulary, **arguments)
     room = (torch.empty(4096, dtype=torch.int32), torch.zeros(64, dtype=torch.int32))
     for seed in (1, 2):
@@ -32,12 +32,15 @@ def compare(
             got = served.commit_prefix(logits, rule=rule, vocabulary=vocabulary, workspace=room, **arguments)
         for one, other in zip(got, expected, strict=True):
             same(one, other)
+        assert not room[1].any()
 
 
 def compare_stats(served: Served, logits: torch.Tensor, vocabulary: Vocabulary | None = None) -> None:
     expected = reference.token_stats(logits, vocabulary=vocabulary)
+    room = (torch.empty(4096, dtype=torch.int32), torch.zeros(64, dtype=torch.int32))
     with checked(3):
-        stats = served.token_stats(logits, vocabulary=vocabulary)
+        stats = served.token_stats(logits, vocabulary=vocabulary, workspace=room)
+    assert not room[1].any()
     for one, other in zip(stats[:3], expected[:3], strict=True):
         same(one, other)
     torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5, equal_nan=True)
@@ -70,6 +73,13 @@ def ties(served: Served) -> None:
 def several_sequences(served: Served) -> None:
     torch.manual_seed(0)
     compare(served, torch.randn(21, 150), PLAIN, cu_rows=ints(0, 4, 4, 13, 21))
+
+
+def batch(served: Served) -> None:
+    """Unscored rows before and behind the scored ones, more rows than one chunk, and more scored ones than of L."""
+    torch.manual_seed(0)
+    compare(served, torch.randn(3, 11, 150), PLAIN, starts=ints(4, 0, 9))
+    compare(served, torch.randn(2, 9, 150), PLAIN, n_active=ints(16, 3))
 
 
 def wide_range(served: Served) -> None:
@@ -105,12 +115,14 @@ def suppressed(served: Served) -> None:
     logits[:, 170] = 9.5
     compare(served, logits, PLAIN, Vocabulary(300, suppress=[0, 3, 170, 280]))
     compare(served, logits, PLAIN, Vocabulary(300, suppress=[170]))
-    compare(served, torch.full((2, 60), -math.inf), PLAIN, Vocabulary(60, suppress=[0, 1, 2, 5]))
+    nothing, lowest = torch.full((2, 60), -math.inf), Vocabulary(60, suppress=[0, 1, 2, 5])
+    compare(served, nothing, PLAIN, lowest)
+    compare_stats(served, nothing, lowest)
 
 
 def falling_borders(served: Served) -> None:
     """Nothing is committed, and all tickets are back at zero."""
-    logits, room = torch.randn(6, 150), (torch.empty(64, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))
+    logits, room = torch.randn(6, 150), (torch.empty(64, dtype=torch.int32), torch.zeros(9, dtype=torch.int32))
     with checked():
         bad = served.commit_prefix(logits, ints(0, 4, 2, 6), rule=PLAIN, workspace=room)
         assert bad.lengths.tolist() == [0, 0, 0]
@@ -173,7 +185,7 @@ def peaks(served: Served) -> None:
 
 CASES: dict[str, Callable[..., None]] = {
     f.__name__: f
-    for f in (ragged_end, ties, several_sequences, wide_range, window_edge, minimum_in_the_first_chunk, far_rows,
+    for f in (ragged_end, ties, several_sequences, batch, wide_range, window_edge, minimum_in_the_first_chunk, far_rows,
               suppressed, falling_borders, signed_margins, nan, stops, empty_sequences, floors, all_delimiters,
               infinities, peaks)
 }  # fmt: skip
@@ -183,12 +195,26 @@ DEFECTS = [
     Defect("wrong tie rule", "top2", "tl.where(x > v1, tile, i1)", "tl.where(x >= v1, tile, i1)", ("ties",)),
     Defect("highest id of equal splits", "top2", "token = tl.min(tl.where(v1 == first, i1, BIG), AXIS, keep_dims=True)",
            "token = tl.max(tl.where(v1 == first, i1, -1), AXIS, keep_dims=True)", ("ties",)),
-    Defect("ticket off by one", "commit", "== scored * SPLITS - 1", "== scored * SPLITS - 2", ("several_sequences",)),
+    Defect("ticket off by one", "commit", "== scored - 1", "== scored - 2", ("several_sequences",)),
     Defect("ticket not reset", "commit", "tl.store(ticket_ptr + b, 0)", "pass", ("several_sequences",)),
     Defect("relaxed ticket", "commit", 'ticket_ptr + b, 1, sem="acq_rel"', 'ticket_ptr + b, 1, sem="relaxed"',
            ("several_sequences",)),
     Defect("ticket of another sequence", "commit", "tl.atomic_add(ticket_ptr + b, 1", "tl.atomic_add(ticket_ptr, 1",
            ("several_sequences",)),
+    Defect("ticket of a row off by one", "commit", "== SPLITS - 1", "== SPLITS - 2", ("several_sequences",)),
+    Defect("ticket of a row not reset", "commit", "tl.store(ticket_ptr + batch + slot, 0)", "pass",
+           ("several_sequences", "batch")),
+    Defect("relaxed ticket of a row", "commit", 'batch + slot, 1, sem="acq_rel"', 'batch + slot, 1, sem="relaxed"',
+           ("several_sequences", "batch")),
+    Defect("ticket of another row", "commit", "tl.atomic_add(ticket_ptr + batch + slot, 1",
+           "tl.atomic_add(ticket_ptr + batch, 1", ("several_sequences", "batch")),
+    Defect("tickets of rows among those of sequences", "commit", "tl.atomic_add(ticket_ptr + batch + slot, 1",
+           "tl.atomic_add(ticket_ptr + slot, 1", ("several_sequences", "batch")),
+    Defect("splits of another row", "rows", "q = row.to(tl.int64) * SPLITS", "q = row.to(tl.int64)",
+           ("several_sequences", "peaks")),
+    Defect("statistics: ticket off by one", "stats", "== SPLITS - 1", "== SPLITS - 2", ("peaks",)),
+    Defect("statistics: ticket not reset", "stats", "tl.store(ticket_ptr + row, 0)", "pass", ("peaks",)),
+    Defect("statistics: relaxed ticket", "stats", 'sem="acq_rel"', 'sem="relaxed"', ("peaks",)),
     Defect("scan off by one", "rule", "(j >= lo) & (j <= hi)", "(j >= lo) & (j < hi)", ("wide_range",)),
     Defect("window off by one", "rule", "tl.maximum(length - window, 1)", "tl.maximum(length - window + 1, 1)",
            ("window_edge",)),
@@ -196,8 +222,8 @@ DEFECTS = [
            ("minimum_in_the_first_chunk",)),
     Defect("last chunk only", "rule", "longest = tl.maximum(longest, tl.max", "longest = tl.minimum(BIG, tl.max",
            ("minimum_in_the_first_chunk",)),
-    Defect("int32 row offset", "commit", "p_row = x_ptr + row.to(tl.int64) * s_row",
-           "p_row = x_ptr + (row * s_row).to(tl.int32)", ("far_rows",)),
+    Defect("int32 row offset", "commit", "o_row = row.to(tl.int64) * s_row",
+           "o_row = (row * s_row).to(tl.int32)", ("far_rows",)),
     Defect("suppressed id wins", "top2", 'tl.where((flags & SUPPRESSED) != 0, float("-inf"), x)', "x + 0 * flags",
            ("suppressed",)),
     Defect("suppressed ids at the end of a group missed", "top2",
@@ -209,24 +235,33 @@ DEFECTS = [
     Defect("signed margins by their bits", "rule", "return bits ^ ((bits >> 31) & BIG)", "return bits",
            ("signed_margins",)),
     Defect("minus zero below zero", "rule", "bits = (x + 0.0).to", "bits = x.to", ("signed_margins",)),
-    Defect("lowest id though suppressed", "rows", 'token = tl.where(first == float("-inf"), lowest, token)',
-           "token = token + 0 * lowest", ("suppressed",)),
+    Defect("lowest id though suppressed", "commit", 'tl.where(v1 == float("-inf"), lowest, i1)', "(i1 + 0 * lowest)",
+           ("suppressed",)),
+    Defect("statistics: lowest id though suppressed", "stats", 'tl.where(top == float("-inf"), lowest, token)',
+           "(token + 0 * lowest)", ("suppressed",)),
     Defect("NaN ignored", "top2", "second = tl.maximum(v2, loser, propagate_nan=tl.PropagateNan.ALL)",
            "second = tl.maximum(v2, loser)", ("nan",)),
     Defect("NaN does not empty the commit", "rule", "nothing = (nan != 0) | (n == 0)", "nothing = n == 0", ("nan",)),
     Defect("stop ignored", "rule", "length = tl.minimum(length, stop)", "length = length + 0 * stop", ("stops",)),
     Defect("stop not reported", "rule", "finished = stop <= length", "finished = stop < 0", ("stops",)),
     Defect("empty sequence unwritten", "commit", "tl.store(length_ptr + b, 0)", "pass", ("empty_sequences",)),
-    Defect("unscored rows unwritten", "commit", "tl.store(token_ptr + row, -1)", "pass", ("several_sequences",)),
-    Defect("start of a sequence forgotten", "commit", "j = row - first", "j = row + 0 * first", ("several_sequences",)),
+    Defect("unscored rows unwritten", "commit", "tl.store(token_ptr + slot, -1)", "pass", ("several_sequences",)),
+    Defect("unscored rows of a batch unwritten", "commit",
+           "clear_unscored(token_ptr, margin_ptr, b * length, length, first, scored, ROWS)\n", "pass\n", ("batch",)),
+    Defect("scored rows of a batch cleared", "commit", "(o_r >= first + scored)", "(o_r >= first)", ("batch",)),
+    Defect("rows before the start of a batch unwritten", "commit", "((o_r < first) | (o_r >= first + scored))",
+           "(o_r >= first + scored)", ("batch",)),
+    Defect("rows of the next sequence cleared", "commit", "m_r = (o_r < begin + length) & (", "m_r = (", ("batch",)),
+    Defect("slots of a batch taken for rows", "commit", "row = first + j", "row = slot + 0 * first", ("batch",)),
+    Defect("start of a sequence forgotten", "commit", "j = slot - first", "j = slot + 0 * first",
+           ("several_sequences",)),
     Defect("floor exclusive", "rule", "margin < floor", "margin <= floor", ("floors",)),
     Defect("minimum length ignored", "rule", "tl.minimum(tl.maximum(length, min_length), n)", "tl.minimum(length, n)",
            ("all_delimiters",)),
     Defect("no delimiter, wrong way round", "rule", "otherwise = length if KEEP else min_length",
            "otherwise = min_length if KEEP else length", ("all_delimiters",)),
     Defect("whole sequence not reachable", "rule", "(longest == 0) | (hi == n)", "longest == 0", ("all_delimiters",)),
-    Defect("infinite margins", "commit", "margin = tl.where(top == second, 0.0, top - second)", "margin = top - second",
-           ("infinities",)),
+    Defect("infinite margins", "commit", "tl.where(v1 == v2, 0.0, v1 - v2)", "v1 - v2", ("infinities",)),
     Defect("winner counted among the rest", "top2", "tl.where(won, 0.0, weight(v1, second))", "weight(v1, second)",
            ("peaks",)),
     Defect("weights not rescaled", "top2", "tl.where(loser > v2, s * e + 1.0, s + e)", "s + e", ("peaks",)),

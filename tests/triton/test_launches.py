@@ -1,0 +1,187 @@
+"""What is proven is what is launched: every build is the compilation that some call of the launchers would need."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import mmap
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lsp_kernels import PrefixRule, Vocabulary
+from lsp_kernels.triton import attention, commit, configs
+from lsp_kernels.triton.aot import TARGETS, builds
+from lsp_kernels.triton.aot.builds import Build
+from lsp_kernels.triton.warmup import compile_commit
+from tests.support import ints
+from tests.triton.launches import Compilation, captured, of_build
+
+MAP_NORESERVE = 0x4000  # of Linux, which not every Python names
+DTYPES = {pointer: dtype for dtype, pointer in builds.TYPES.items()}
+
+
+def commit_call(made: Build) -> None:
+    """Calls the operation of a commit kernel as its build says."""
+    chosen, types = made.constants, made.signature
+    rule = PrefixRule(
+        floor=4.0 if chosen.get("HAS_FLOOR") else None,
+        snap=chosen.get("SNAP", True),
+        no_delimiter="keep" if chosen.get("KEEP") else "minimum",
+    )
+    size = 64 if chosen.get("ALIGNED", True) else 63
+    vocabulary = Vocabulary(size, delimiters=[3], suppress=[5] if chosen.get("HIDDEN") else [])
+    tables = vocabulary.tables if "flags_ptr" in types else (None, None, 0)
+    packed = "cu_ptr" in types or made.kernel is commit.stats_kernel
+    shape = [4] if packed else [2, 2]
+    sequences = (
+        ints(0, 3, 4) if "cu_ptr" in types else None,
+        ints(1, 1) if "active_ptr" in types else None,
+        ints(0, 0) if "starts_ptr" in types else None,
+    )
+    if made.kernel is commit.select_kernel:
+        commit.select_prefix(torch.zeros(shape), torch.zeros(shape).long(), *sequences, tables[0], *rule.arguments)
+        return
+    logits, splits = torch.zeros(*shape, size, dtype=DTYPES[types["x_ptr"]]), chosen["SPLITS"]
+    if made.kernel is commit.stats_kernel:
+        commit.token_stats(logits, *tables, None, None, splits=splits)
+    else:
+        commit.commit_prefix(logits, *sequences, *tables, *rule.arguments, None, None, splits=splits)
+
+
+@cache
+def memory(size: int) -> Tensor:
+    """Bytes that cost nothing until they are touched, which they are not."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8)
+
+
+class Operands:
+    """Tensors for a build of attention: where they lie and which strides they have decides what Triton compiles."""
+
+    def __init__(self, made: Build) -> None:
+        marks = dict(of_build(made).attributes)
+        self.unaligned = "divisibility" not in marks.get("q_ptr", "")
+        self.wide = made.constants["WIDE"]
+        hip = TARGETS[made.architecture].backend == "hip"
+        self.far = self.wide or (hip and "range" not in marks.get("q_ptr", ""))
+        self.used = 0
+
+    def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Contiguous, or with large or odd strides but for the last; the tensors share no element."""
+        room = memory(2**40 if self.far else 2**30).view(dtype)
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        if self.wide or self.unaligned:
+            step = 2**31 if self.wide else shape[-1] + 1
+            strides = [*(step * (i + 1) for i in range(len(shape) - 1)), 1]
+        start, self.used = self.used, self.used + (2**36 if self.far else 2**22)
+        return room.as_strided(shape, strides, start + self.unaligned)
+
+
+def attention_call(made: Build) -> None:
+    """Calls attention with the tile, the splits and the tensors that a build says."""
+    chosen, types, make = made.constants, made.signature, Operands(made)
+    dtype, group, size = DTYPES[types["q_ptr"]], chosen["G"], chosen["D"]
+    tiles = configs.attention.ATTENTION[made.architecture][dtype][chosen["DP"]]
+    (tile,) = [t for t in tiles if (t.rows, t.keys) == (chosen["BM"], chosen["BN"])]
+    tokens = [2] if "cu_ptr" in types else [1, 2]
+    q, k, v = (make.tensor([*tokens, heads, size], dtype) for heads in (group, 1, 1))
+    k_cache, v_cache = (make.tensor([1, 1, 4, size], dtype) for _ in range(2))
+    make.wide = False  # the output is contiguous
+    out = make.tensor([math.prod(tokens) * group * size], dtype).as_strided(q.shape, torch.empty(q.shape).stride())
+    named = {
+        "q": q, "k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "prefix_lens": ints(2), "scale": 1.0,
+        "cu_seqlens": ints(0, 2) if "cu_ptr" in types else None,
+        "append_lens": ints(1) if "append_ptr" in types else None, "slots": ints(0) if "slots_ptr" in types else None,
+        "out": out, "lse": torch.zeros(q.shape[:-1]) if "lse_ptr" in types else None,
+    }  # fmt: skip
+    schema = torch.ops.lsp.suffix_attention_into.default._schema
+    operands = [named.get(argument.name) for argument in schema.arguments]
+    attention.suffix_attention_into(*operands, splits=2 if chosen["SPLIT"] else 1, config=tile)
+
+
+@pytest.mark.parametrize("family", builds.FAMILIES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_build_is_one_that_a_launch_would_compile(target: str, family: str) -> None:
+    usual = [made for made in builds.representative(target) if made.family == family]
+    for made in [*usual, *builds.shipped(target, family)]:
+        with captured(target) as launched:
+            commit_call(made) if made.family == "commit" else attention_call(made)
+        assert launched == [of_build(made)], made.name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"options": {"num_warps": 2, "num_stages": 1, "maxnreg": 80}}, id="warps"),
+        pytest.param({"options": {"num_warps": 8, "num_stages": 1}}, id="registers"),
+        pytest.param({"aligned": ("x_ptr",)}, id="divisibility"),
+        pytest.param({"near": ("x_ptr",)}, id="range"),
+    ],
+)
+def test_another_build_than_the_launched_one_is_noticed(change: dict[str, Any]) -> None:
+    target = "gfx942" if "near" in change else "sm_90"
+    made = builds.build(commit.commit_kernel, target, torch.bfloat16)
+    with captured(target) as launched:
+        commit_call(made)
+    assert launched == [of_build(made)]
+    assert launched != [of_build(dataclasses.replace(made, **change))]
+
+
+def compilations(target: str, logits: Tensor, batch: bool, vocabulary: Vocabulary | None) -> set[Compilation]:
+    """What the three operations need for these logits, with every number of splits that shapes may choose."""
+    tables = (None, None, 0) if vocabulary is None else vocabulary.tables
+    rule, flags = PrefixRule(snap=vocabulary is not None).arguments, tables[0]
+    sequences = (None, ints(*[1] * logits.size(0)), None) if batch else (ints(0, 1), None, ints(0))
+    margins = torch.zeros(logits.shape[:-1])
+    with captured(target) as launched:
+        for splits in configs.commit.split_counts():
+            commit.token_stats(logits, *tables, None, None, splits=splits)
+            commit.commit_prefix(logits, *sequences, *tables, *rule, None, None, splits=splits)
+        commit.select_prefix(margins, margins.long(), *sequences, flags, *rule)
+    return set(launched)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("batch", [True, False], ids=["batch", "packed"])
+@pytest.mark.parametrize("size", [64, 63])
+def test_a_warmup_compiles_all_that_calls_of_its_kind_need(target: str, batch: bool, size: int) -> None:
+    """Whatever the number of rows, the alignment of pointers, and the strides, beyond 32 bits too."""
+    vocabulary = Vocabulary(size, delimiters=[3], suppress=[5])
+    rule, dims = PrefixRule().arguments, [1, 1] if batch else [1]
+    sequences = (None, ints(1), None) if batch else (ints(0, 1), None, ints(0))
+    with captured(target) as launched:
+        compile_commit(torch.zeros(*dims, size), *sequences, vocabulary.tables, rule)
+    warm = set(launched)
+    for rows in (1, 3, 16, 1000):
+        shape = [2, rows, size] if batch else [rows, size]
+        contiguous = torch.zeros(shape)
+        shifted = torch.zeros(contiguous.numel() + 1)[1:].view(shape)
+        far = memory(2**40).view(torch.float32).as_strided([*dims, size], [*[2**31] * len(dims), 1])
+        for logits in (contiguous, shifted, far):
+            assert compilations(target, logits, batch, vocabulary) <= warm
+    other = compilations(target, torch.zeros(*dims, size).half(), batch, vocabulary)
+    assert len(other & warm) == 1  # the rule alone reads no logits
+
+
+@pytest.mark.parametrize(
+    ("logits", "flags"),
+    [
+        pytest.param(torch.zeros(4, 63), None, id="vocabulary"),
+        pytest.param(torch.zeros(4, 80)[:, 4:68], None, id="aligned pointer"),
+        pytest.param(torch.zeros(4, 80)[:, 3:67], None, id="pointer"),
+        pytest.param(torch.zeros(4, 72)[:, :64], None, id="stride of rows"),
+        pytest.param(torch.zeros(2, 4 * 64 + 8)[:, : 4 * 64].unflatten(1, (4, 64)), None, id="stride of sequences"),
+        pytest.param(torch.zeros(4, 64), torch.zeros(65, dtype=torch.uint8)[1:], id="flags"),
+    ],
+)
+def test_only_rows_and_flags_that_begin_at_multiples_of_16_count_as_aligned(
+    logits: Tensor, flags: Tensor | None, request: pytest.FixtureRequest
+) -> None:
+    with captured("sm_90") as launched:
+        commit.token_stats(logits, flags, None, 0, None, None, splits=1)
+    assert dict(launched[0].constants)["ALIGNED"] == ("aligned pointer" in request.node.name)
