@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from torch.autograd.profiler_util import FunctionEventAvg
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import lsp
+from bench.memory import MEASURABLE, peak_of
 from bench.ratios import Report, interleave
 from bench.sizes import sized
 from bench.support import random_model
@@ -115,18 +114,15 @@ def bench_growth(benchmark, report: Report, model: Transformer) -> None:
     benchmark.pedantic(runs[pairs[0]], rounds=5)
 
 
-PEAK = """
-import sys, lsp
+SETUP = """
+import lsp
 from lsp.models.loading import parts
 from safetensors.torch import load_file
 
-def status(key):
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
-
 how, folder, dtype = sys.argv[1:]
 lsp.load("tiny")  # so that the libraries are in memory already
-before = status("VmRSS")
-open("/proc/self/clear_refs", "w").write("5")  # the peak counts from here
+"""
+CODE = """
 if how == "ours":
     model = lsp.load(folder, dtype=dtype)
 else:
@@ -134,12 +130,11 @@ else:
     held = load_file(f"{folder}/model.safetensors")
     for part in parts(model):
         model.get_parameter(part.parameter)[part.rows].copy_(held[part.name])
-size = sum(parameter.nbytes for parameter in model.parameters())
-print((status("VmHWM") - before) / size, size)
+print(sum(parameter.nbytes for parameter in model.parameters()))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc")
+@pytest.mark.skipif(not MEASURABLE, reason="no /proc")
 def bench_load(benchmark, report: Report, tmp_path: Path) -> None:
     """Peak of a process that loads 1 GB, a quarter of it in one tensor, as a multiple of the weights it ends with."""
     lsp.save_pretrained(random_model(*LARGE).bfloat16(), tmp_path)
@@ -147,9 +142,8 @@ def bench_load(benchmark, report: Report, tmp_path: Path) -> None:
     for dtype in LOADED_TO:
         peaks, weights = {}, 0
         for how in ("ours", "load_file and copy"):
-            command = [sys.executable, "-c", PEAK, how, str(tmp_path), dtype]
-            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-            peaks[how], weights = float(out[0]), int(out[1])
+            peak, (size,) = peak_of(SETUP, CODE, how, str(tmp_path), dtype)
+            peaks[how], weights = peak / int(size), int(size)
         cells = {"weights": f"{weights / 1e9:.2f} GB"} | {how: f"{peak:.2f}" for how, peak in peaks.items()}
         report.add(title, f"bfloat16 files to {dtype}", cells)
         report.target(f"peak of loading to {dtype} / weights", peaks["ours"], at_most=1.15)

@@ -35,8 +35,8 @@ class Seats:
         """
         free = [seat for seat, canvas in enumerate(self.canvases) if not canvas.active]
         taken = [seat for seat in free if self._seat_next(seat)]
-        if taken:
-            self._cache.refresh(taken)  # the rows still hold the prefixes of those who left
+        for seat in taken:
+            self._cache.release(seat)  # its row still holds the prefix of the one who left
         return len(taken) > 0 or len(free) < len(self.numbers)
 
     def _seat_next(self, seat: int) -> bool:
