@@ -63,7 +63,8 @@ inline void add_ids(State& state, const Vec (&logits)[M], const bool (&hidden)[M
       weights_below(x, base);
       total = add(total, add(add(x[0], x[1]), add(x[2], x[3])));
     }
-    state.sum = fma(state.sum, carry[0], total);
+    const Vec same = splat(1.0f);  // exactly, because it is multiplied with once per tile
+    state.sum = fma(state.sum, choose(equal(before, state.second), same, carry[0]), total);
   }
 }
 
