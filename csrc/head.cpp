@@ -105,7 +105,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> linear_token_stats(Tensor hidden, Ten
   return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> linear_commit_prefix(Tensor hidden, Tensor weight, MaybeTensor bias, MaybeTensor cu_rows,
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> linear_commit_prefix(Tensor hidden, Tensor weight, MaybeTensor bias, MaybeTensor cu_rows,
                                                                 MaybeTensor n_active, MaybeTensor starts, MaybeTensor flags,
                                                                 MaybeTensor suppress, int64_t lowest, int64_t alpha_ppm,
                                                                 int64_t beta_ppm, int64_t min_length, int64_t window,
@@ -118,16 +118,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> linear_commit_prefix(Tensor hidden, T
       sequences_of("hidden", hidden, hidden.dim() - 1, cu_rows, n_active, starts, &rule);
   Tensor tokens = empty_rows(hidden, aoti_torch_dtype_int64()), margins = empty_rows(hidden, aoti_torch_dtype_float32());
   auto* token = mutable_data_of<int64_t>(tokens);
-  auto* margin = mutable_data_of<float>(margins);
+  Tensor top1 = empty_rows(hidden, aoti_torch_dtype_float32());
+  auto *margin = mutable_data_of<float>(margins), *first = mutable_data_of<float>(top1);
   std::fill_n(token, tokens.numel(), -1);
   std::fill_n(margin, margins.numel(), -INFINITY);
+  std::fill_n(first, top1.numel(), -INFINITY);
   score<false>(hidden, weight, bias, scored_rows(sequences, rule), suppressed_of(suppress, lowest),
                [=](int64_t i, const Top2& row) {
                  token[i] = row.token;
                  margin[i] = row.margin();
+                 first[i] = row.first + 0.0f;  // never -0.0
                });
   auto [lengths, finished] = select_all(sequences, rule, margin, token);
-  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins)};
+  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins), std::move(top1)};
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ SCHEMAS = {
     "linear_token_stats": f"(Tensor hidden, Tensor weight, Tensor? bias, {TABLES}, int id_offset, {WORKSPACE}) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     "linear_commit_prefix": f"(Tensor hidden, Tensor weight, Tensor? bias, {SEQUENCES}, {TABLES}, {RULE}, {WORKSPACE}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "suffix_attention": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
     f"Tensor? append_lens, Tensor? slots, float scale, {WORKSPACE}) -> Tensor",
     # The same into memory of the caller, with the log-sum-exp of the scores if there is a tensor for it.
@@ -152,12 +152,10 @@ def _linear_commit_prefix(
     *rule_and_workspace: Any,
 ) -> tuple[Tensor, ...]:
     *rule, _partials, _tickets = rule_and_workspace
-    sequences, tables = (cu_rows, n_active, starts), Tables(flags, suppressed, lowest)
-    return tuple(
-        reference.linear_commit_prefix(
-            hidden, weight, *sequences, rule=PrefixRule.of(*rule), bias=bias, vocabulary=tables
-        )
-    )
+    sequences = (cu_rows, n_active, starts)
+    tables = Tables(flags, suppressed, lowest)
+    given: dict[str, Any] = {"rule": PrefixRule.of(*rule), "bias": bias, "vocabulary": tables}
+    return tuple(reference.linear_commit_prefix(hidden, weight, *sequences, **given))
 
 
 def _suffix_attention(*arguments: Any) -> Tensor:
@@ -208,7 +206,7 @@ def _meta_linear_commit_prefix(
 ) -> tuple[Tensor, ...]:
     SHAPES["linear_commit_prefix"](hidden, weight, bias, cu_rows, *rest)
     lengths = _meta_lengths(hidden, batch_of(hidden, hidden.dim() - 1, cu_rows))
-    return (*lengths, *_empty_rows(hidden, torch.int64, torch.float32))
+    return (*lengths, *_empty_rows(hidden, torch.int64, torch.float32, torch.float32))
 
 
 def _meta_suffix_attention(q: Tensor, *arguments: Any) -> Tensor:

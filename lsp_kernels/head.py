@@ -8,7 +8,7 @@ from ._checks import check_linear, check_vocabulary
 from ._operands import explain
 from ._ops import operators
 from .commit import NOTHING, tables_of
-from .results import Commit, TokenStats
+from .results import LinearCommit, TokenStats
 from .rule import PrefixRule
 from .vocabulary import Vocabulary, check_rule
 
@@ -58,9 +58,7 @@ def linear_token_stats(
     (tensor([2]), tensor([1.]))
     """
     try:
-        return TokenStats(
-            *_linear_token_stats(hidden, weight, bias, *tables_of(vocabulary), id_offset, *NOTHING)
-        )
+        return TokenStats(*_linear_token_stats(hidden, weight, bias, *tables_of(vocabulary), id_offset, *NOTHING))
     except Exception:
         check_linear(hidden, weight, bias)
         check_vocabulary(vocabulary, weight.size(0), hidden)
@@ -78,7 +76,7 @@ def linear_commit_prefix(
     rule: PrefixRule,
     bias: Tensor | None = None,
     vocabulary: Vocabulary | None = None,
-) -> Commit:
+) -> LinearCommit:
     """`commit_prefix` of the logits ``hidden @ weight.T + bias``, which are never stored.
 
     Only the rows that the rule looks at are computed. `hidden`, `weight` and `bias` are as in `linear_token_stats`, the
@@ -97,7 +95,9 @@ def linear_commit_prefix(
             check_rule(rule, vocabulary)
         sequences = (cu_rows, n_active, starts)
         tables = tables_of(vocabulary)
-        return Commit(*_linear_commit_prefix(hidden, weight, bias, *sequences, *tables, *rule.arguments, *NOTHING))
+        return LinearCommit(
+            *_linear_commit_prefix(hidden, weight, bias, *sequences, *tables, *rule.arguments, *NOTHING)
+        )
     except Exception:
         check_rule(rule, vocabulary)
         check_linear(hidden, weight, bias)

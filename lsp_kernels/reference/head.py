@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from ..results import Commit, TokenStats
+from ..results import LinearCommit, TokenStats
 from ..rule import PrefixRule
 from .commit import Tables, commit_prefix, token_stats
 
@@ -33,10 +35,12 @@ def linear_commit_prefix(
     rule: PrefixRule,
     bias: Tensor | None = None,
     vocabulary: Tables | None = None,
-) -> Commit:
+) -> LinearCommit:
     """`commit_prefix` of hidden times weight."""
     logits = _logits(hidden, weight, bias)
-    return commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
+    commit = commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
+    top1 = token_stats(logits, vocabulary=vocabulary).top1
+    return LinearCommit(*commit, top1.masked_fill(commit.tokens < 0, -math.inf))
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

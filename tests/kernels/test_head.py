@@ -136,7 +136,10 @@ def test_only_rows_that_the_rule_looks_at_are_scored(backend) -> None:
     hidden[rule.scored_rows(40) :] = math.nan
     commit = backend.linear_commit_prefix(hidden, weight, rule=rule)
     assert commit.lengths.item() > 0
-    assert (commit.tokens[rule.scored_rows(40) :] == -1).all()
+    scored = rule.scored_rows(40)
+    assert (commit.tokens[scored:] == -1).all()
+    assert (commit.top1[scored:] == -math.inf).all()
+    same(commit.top1[:scored], backend.linear_token_stats(hidden[:scored], weight).top1)
 
 
 def test_results_do_not_depend_on_the_threads(backend) -> None:
@@ -185,7 +188,9 @@ BAD = [
 
 
 @pytest.mark.abuse("operators")
-@pytest.mark.parametrize(("wrong", "error", "message"), BAD, ids=[f"{next(iter(w))} {i}" for i, (w, *_) in enumerate(BAD)])
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"), BAD, ids=[f"{next(iter(w))} {i}" for i, (w, *_) in enumerate(BAD)]
+)
 def test_bad_operands_are_refused_by_name(wrong: dict, error: type[Exception], message: str) -> None:
     good = {"hidden": torch.zeros(6, 4), "weight": torch.zeros(9, 4)}
     with pytest.raises(error, match=f"Invalid {message}"):
