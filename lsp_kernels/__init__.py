@@ -13,6 +13,7 @@ from .cache import PrefixCache
 from .commit import commit_prefix, select_prefix, token_stats, warmup_commit
 from .commit import warmup as warmup  # deprecated, therefore not in __all__
 from .head import linear_commit_prefix, linear_token_stats
+from .merge import merge_token_stats
 from .results import Commit, LinearCommit, TokenStats
 from .rule import PrefixRule
 from .vocabulary import Vocabulary
@@ -31,6 +32,7 @@ __all__ = [
     "errors",
     "linear_commit_prefix",
     "linear_token_stats",
+    "merge_token_stats",
     "reference",
     "select_prefix",
     "suffix_attention",
