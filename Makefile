@@ -17,8 +17,12 @@ demo: $(READY) ## see the embedded model solve held-out problems, schedulers bes
 
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
 test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
-	$(BIN)/python -m pytest --ignore=tests/triton/interpreted
+	@TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted > $(VENV)/interpreted.log 2>&1 & beside=$$!; \
+	trap "kill $$beside" INT TERM; \
+	$(BIN)/python -m pytest --ignore=tests/triton/interpreted; here=$$?; \
+	wait $$beside; there=$$?; \
+	cat $(VENV)/interpreted.log; \
+	exit $$((here + there))
 
 test-abuse: export OMP_WAIT_POLICY = PASSIVE
 test-abuse: $(READY) ## try bad inputs of every kind and write into docs/verification.md how many were held
@@ -33,7 +37,7 @@ test-fuzz: $(READY) ## call the raw operators with random operands between guard
 test-install: $(READY) ## install in every way the README names, each into a new environment (minutes)
 	$(BIN)/python -m pytest -m install tests/install
 
-test-targets: $(READY) ## compile every shipped kernel for every GPU and renew docs/targets.md (minutes; KERNEL=attention: those)
+test-targets: $(READY) ## compile every shipped kernel for every GPU, launch on every virtual GPU, renew docs/targets.md (minutes; KERNEL=attention: those)
 	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
 
 wheel: $(READY) $(VENV)/.wheel-tools ## build the public wheel into dist/ and prove it: glibc 2.28, torch's stable ABI, the tests

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from bench import sizes
-from tests import abuse
+from tests import abuse, gpus
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,12 +28,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args = [bench]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    import torch
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    gpus.parametrize(metafunc)
 
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest) -> Iterator[gpus.RealGpu | gpus.VirtualGpu]:
+    """The GPU of this machine, or a virtual one."""
+    with gpus.gpu_of(request.param) as found:
+        yield found
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skips = {}
-    if not torch.cuda.is_available():
-        skips["gpu"] = "no GPU here"
+    if not gpus.IS_REAL:
+        skips["real_gpu"] = "no GPU here"
     if "install" not in config.getoption("-m"):
         skips["install"] = "takes minutes: make test-install"
     if "targets" not in config.getoption("-m"):

@@ -10,12 +10,12 @@ from bench.sizes import sized
 from bench.support import COMPILER, DTYPES, RULE, all_scored, vocabulary_of
 from lsp_kernels import Workspace, commit_prefix, reference, token_stats, warmup_commit
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu("sm_90"), pytest.mark.usefixtures("gpu")]
 SHAPES = sized([(16, 126464), (64, 152064), (256, 126464)], tiny=[(8, 700)])
 SHAPES = [pytest.param(rows, size, id=f"{rows}x{size}") for rows, size in SHAPES]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", sized(DTYPES, tiny=[torch.bfloat16]), ids=str)
 @pytest.mark.parametrize(("rows", "size"), SHAPES)
 def bench_commit_on_gpu(benchmark, report: Report, rows: int, size: int, dtype: torch.dtype) -> None:
     logits = torch.randn(rows, size, device="cuda").to(dtype)

@@ -37,7 +37,7 @@ def interleave(contenders: Mapping[str, Contender], rounds: int = 15, seconds: f
 
 def time_on_device(contenders: Mapping[str, Contender], rounds: int = 50) -> dict[str, float]:
     """Median seconds of each on a GPU by CUDA events, in turns, with the L2 cache flushed before every call."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    flush = torch.empty(sizes.sized(256 << 20, tiny=1), dtype=torch.uint8, device="cuda")
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in contenders}
     for run in contenders.values():
         run()

@@ -12,7 +12,7 @@ from . import reference
 from ._checks import as_scale, check_attention, check_leaves
 from ._operands import explain
 from ._ops import operators, triton_reason
-from .triton.configs.attention import tiles_of, workspace_of
+from .triton.configs.attention import workspace_of
 from .workspace import Workspace, reserve
 
 NOTHING = None, None  # no workspace
@@ -71,15 +71,13 @@ def suffix_attention(
     out : Tensor, shape and dtype of q, contiguous, optional
         Where to write the output. It may share no memory with the other tensors.
     return_lse : bool
-        Whether to return the log-sum-exp of the scores too, by which two partial attentions can be merged. Not on a GPU
-        yet.
+        Whether to return the log-sum-exp of the scores too, by which two partial attentions can be merged.
 
     Returns
     -------
     Tensor
         Shape and dtype of q, contiguous. A key that scores -inf has weight 0; where all keys of a query score -inf,
-        the output is 0, as torch's attention defines it. A score that is NaN or +inf makes the output NaN. On a GPU a
-        whole tile of keys that score -inf still gives NaN.
+        the output is 0, as torch's attention defines it. A score that is NaN or +inf makes the output NaN.
     lse : Tensor, float32 [T, Hq] or [B, N, Hq], with `return_lse` only
         log sum exp(scale q k) over the keys that the query sees; -inf where all of them score -inf, and past the last
         border.
@@ -109,7 +107,7 @@ def suffix_attention(
             scale = q.size(-1) ** -0.5
         elif type(scale) is not float:
             scale = as_scale(scale)
-        shared = NOTHING if workspace is None else reserve(workspace, q.device, workspace_of, q, k_cache)
+        shared = NOTHING if workspace is None else reserve(workspace, q.device, workspace_of, q, k_cache, prefix_lens)
         if k_cache.requires_grad or v_cache.requires_grad:
             check_leaves(k_cache, v_cache, append_lens)
         if out is None and not return_lse:
@@ -145,12 +143,20 @@ def warmup_attention(
     cu_seqlens: Tensor | None,
     prefix_lens: Tensor,
     append_lens: Tensor | None = None,
+    *,
+    slots: Tensor | None = None,
+    return_lse: bool = False,
 ) -> None:
     """Compiles the GPU kernels for calls of `suffix_attention` like this one, with any number of tokens and lengths.
 
     The first call of an operation compiles its kernel, which takes seconds and fails inside a CUDA graph capture. The
-    arguments are those of `suffix_attention`; the cache stays as it is. Calls with another number of heads, without
-    `append_lens` or with strides of another divisibility by 16 use other kernels. On a CPU there is nothing to compile.
+    arguments are those of `suffix_attention`; the cache stays as it is. All tiles are compiled, with and without
+    splits. On a CPU there is nothing to compile.
+
+    Other kernels serve calls with another dtype or number of heads, with or without `cu_seqlens`, `append_lens`,
+    `slots` and `return_lse`, and with strides of another divisibility by 16. So do addresses of q, k, v and the caches
+    of another divisibility by 16 bytes, an `out` whose address is not divisible, and on AMD tensors of 2 GiB and more.
+    Warm up once for each kind of call. Lengths and slots may lie anywhere.
 
     Examples
     --------
@@ -160,16 +166,13 @@ def warmup_attention(
     >>> q, k, v = torch.randn(3, 1, 5, 1, 32)
     >>> warmup_attention(q, k, v, k_cache, v_cache, None, torch.zeros(1, dtype=torch.int32))
     """
-    check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, None)
+    check_attention(q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, slots)
     if q.device.type != "cuda" or triton_reason(q.device) is not None:
         return
     from .triton import attention as kernels
 
     none = torch.zeros_like(prefix_lens)
-    lengths = (cu_seqlens, none, None if append_lens is None else none)
+    lengths = (cu_seqlens, none, None if append_lens is None else none, slots)
+    out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.float32) if return_lse else None
     with torch.cuda.device(q.device):
-        for config in tiles_of(q):
-            for splits in (1, 2):
-                kernels.suffix_attention(
-                    q, k, v, k_cache, v_cache, *lengths, 1.0, None, None, splits=splits, config=config
-                )
+        kernels.warmup(q, k, v, k_cache, v_cache, *lengths, 1.0, None, None, out, lse)

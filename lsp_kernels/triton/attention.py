@@ -1,9 +1,9 @@
 """Suffix attention in one launch: attend, share long prefixes between programs, merge, and append to the cache.
 
 A row is one query head of one token. The heads that share a K/V head are packed, so a tile of rows reads each key once.
-A program has one tile of rows, one K/V head and one split of the keys. Where several splits have keys, each publishes
-its sums and takes a ticket of its tile; the program that takes the last ticket merges. Nobody waits for anybody. The
-grid depends on shapes alone; lengths are read on the device and clamped, so wrong ones never lead out of bounds.
+A program has one tile of rows, one K/V head and one split of the keys. Splits of a tile publish their sums and take its
+tickets; the program that takes the last ticket merges. Nobody waits for anybody. The grid depends on shapes alone; who
+has which split follows from the lengths, which are clamped on the device, so wrong ones never lead out of bounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from .configs import attention as configs
 from .ticket import publish, shared_memory
 
 APPEND = tl.constexpr(16)  # tokens that a program copies to the cache at once
+DOUBLINGS = tl.constexpr(16)  # lengths of a split that are tried: the shortest one times 1, 2, 4, ...
 LOG2E = math.log2(math.e)
+LN2 = tl.constexpr(math.log(2.0))
 
 
 @triton.jit
@@ -32,29 +34,86 @@ def clamp(x, low, high):
 
 
 @triton.jit
-def tile_at(i_t, cu_ptr, batch, length, G: tl.constexpr, BM: tl.constexpr, CHUNK: tl.constexpr):
-    """Sequence of a tile, its first token and number of tokens, and the tile's first row within the sequence.
+def finite(largest):
+    """What is subtracted from scores: their maximum, or 0 as long as all are -inf, because -inf - -inf is NaN."""
+    return tl.where(largest == float("-inf"), 0.0, largest)
 
-    The row can be negative or past the sequence's rows; then the tile has nothing to do. In packed tokens the tiles of
-    sequence b begin with number begin_b * G // BM + b, which leaves enough of them for the sequences before it.
-    """
+
+@triton.jit
+def sequence_at(i_b, cu_ptr, prefix_ptr, batch, length, capacity):
+    """First token, number of tokens and frozen prefix of sequences, clamped. Past the last sequence there are none."""
+    m_b = i_b < batch
     if cu_ptr is None:
-        tiles = tl.cdiv(length * G, BM)
-        i_b = i_t // tiles
-        begin = tl.full((), 0, tl.int32)
-        n = length
-        row = (i_t - i_b * tiles) * BM
+        begin = i_b * 0
+        n = tl.where(m_b, length, 0)
     else:
-        before = tl.full((), 0, tl.int32)
-        for b0 in range(0, batch, CHUNK):
-            o_b = b0 + tl.arange(0, CHUNK)
-            first = clamp(tl.load(cu_ptr + o_b, mask=o_b < batch, other=0), 0, length) * G // BM + o_b
-            before += tl.sum(((first <= i_t) & (o_b < batch)).to(tl.int32), 0)
-        i_b = tl.maximum(before - 1, 0)
-        begin = clamp(tl.load(cu_ptr + i_b), 0, length)
-        n = clamp(tl.load(cu_ptr + i_b + 1), begin, length) - begin
-        row = (i_t - begin * G // BM - i_b) * BM
-    return i_b, begin, n, row
+        begin = clamp(tl.load(cu_ptr + i_b, mask=m_b, other=0), 0, length)
+        n = clamp(tl.load(cu_ptr + i_b + 1, mask=m_b, other=0), begin, length) - begin
+    prefix = clamp(tl.load(prefix_ptr + i_b, mask=m_b, other=0), 0, capacity)
+    return begin, n, prefix
+
+
+@triton.jit
+def chunks_of(n, prefix, BN: tl.constexpr):
+    """How many chunks of keys a sequence has: those of the prefix, then those of the pass."""
+    return tl.cdiv(prefix, BN) + tl.cdiv(n, BN)
+
+
+@triton.jit
+def splits_of(n, prefix, doublings, most, least, BN: tl.constexpr):
+    """How many programs share the keys of a tile: each has about `least` chunks of keys, doubled so many times."""
+    shortest = tl.cdiv(chunks_of(n, prefix, BN), least)
+    return tl.minimum((shortest + (1 << doublings) - 1) >> doublings, most)
+
+
+@triton.jit
+def plan_splits(
+    cu_ptr, prefix_ptr, batch, length, capacity, tiles, extra, most, least,
+    G: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """How often `least` is doubled, and the most splits of a tile, so that one program per tile and `extra` suffice.
+
+    Every program finds the same answer: the smallest splits for which the grid is large enough. One split per tile
+    always fits, except with decreasing borders; then nothing is divided, so that no ticket is left behind.
+    """
+    o_k = tl.arange(0, DOUBLINGS)
+    needed = tl.zeros((DOUBLINGS,), tl.float32)  # exact as far as it is compared, and cannot overflow
+    given = tl.full((), 0, tl.int64)
+    for b0 in range(0, batch, CHUNK):
+        _, n, prefix = sequence_at(b0 + tl.arange(0, CHUNK), cu_ptr, prefix_ptr, batch, length, capacity)
+        b_tiles = tl.cdiv(n * G, BM)
+        others = splits_of(n[:, None], prefix[:, None], o_k[None, :], most, least, BN) - 1  # [CHUNK, DOUBLINGS]
+        needed += tl.sum(b_tiles.to(tl.float32)[:, None] * others.to(tl.float32), 0)
+        given += tl.sum(b_tiles.to(tl.int64), 0)
+    doublings = tl.sum((needed > extra).to(tl.int32), 0)
+    return doublings, tl.where((doublings < DOUBLINGS) & (given <= tiles), most, 1)
+
+
+@triton.jit
+def work_at(
+    i_p, cu_ptr, prefix_ptr, batch, length, capacity, doublings, most, least,
+    G: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Sequence of a program, the program's number within it, and how many programs share tiles before the sequence.
+
+    The programs of a sequence are those of its first tile, one per split, then those of its second tile, and so on. A
+    program without work has the sequence past the last.
+    """
+    i_b = tl.full((), 0, tl.int32)
+    number = i_p
+    place = tl.full((), 0, tl.int32)
+    before = tl.full((), 0, tl.int32)
+    for b0 in range(0, batch, CHUNK):
+        o_b = b0 + tl.arange(0, CHUNK)
+        _, n, prefix = sequence_at(o_b, cu_ptr, prefix_ptr, batch, length, capacity)
+        splits = splits_of(n, prefix, doublings, most, least, BN)
+        programs = tl.cdiv(n * G, BM) * splits
+        passed = (before + tl.cumsum(programs, 0) <= i_p) & (o_b < batch)
+        before += tl.sum(programs, 0)
+        i_b += tl.sum(passed.to(tl.int32), 0)
+        number -= tl.sum(tl.where(passed, programs, 0), 0)
+        place += tl.sum(tl.where(passed & (splits > 1), programs, 0), 0)
+    return i_b, number, place
 
 
 @triton.jit
@@ -113,8 +172,9 @@ def attend(
         b_s = tl.dot(b_q, b_k, input_precision="ieee") * scale
         b_s = tl.where(m_n[None, :], b_s, float("-inf"))
         b_new = tl.maximum(b_max, tl.max(b_s, 1))
-        b_p = tl.exp2(b_s - b_new[:, None])
-        rescale = tl.exp2(b_max - b_new)
+        base = finite(b_new)
+        b_p = tl.exp2(b_s - base[:, None])
+        rescale = tl.exp2(b_max - base)
         b_sum = b_sum * rescale + tl.sum(b_p, 1)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * rescale[:, None], input_precision="ieee")
         b_max = b_new
@@ -133,17 +193,66 @@ def merge_splits(p_o, p_max, active, BM: tl.constexpr, DP: tl.constexpr):
         b_m = tl.load(p_max + o_m, cache_modifier=".cg")
         b_l = tl.load(p_max + BM + o_m, cache_modifier=".cg")
         b_new = tl.maximum(b_max, b_m)
-        mine = tl.exp2(b_max - b_new)
-        other = tl.exp2(b_m - b_new)
+        base = finite(b_new)
+        mine = tl.exp2(b_max - base)
+        other = tl.exp2(b_m - base)
         b_o = b_o * mine[:, None] + tl.load(p_o + o_o, cache_modifier=".cg") * other[:, None]
         b_sum = b_sum * mine + b_l * other
         b_max = b_new
         p_o += BM * DP
         p_max += 2 * BM
-    return b_o / b_sum[:, None]
+    return b_o, b_max, b_sum
 
 
-@triton.jit(do_not_specialize=["batch", "length", "capacity", "splits", "least"])
+@triton.jit
+def write_rows(
+    out_ptr, lse_ptr, first, row, rows, b_o, b_max, b_sum,
+    G: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Stores the rows of a tile, and the log-sum-exp of their scores if there is a place for it.
+
+    `first` is the token of row 0. Where all scores are -inf the sum is 0, the output is 0 and the log-sum-exp is -inf.
+    """
+    o_m = tl.arange(0, BM)
+    o_d = tl.arange(0, DP)
+    heads = tl.num_programs(1) * G
+    token = row // G
+    start = (first + token) * heads + tl.program_id(1) * G
+    o_r = ((row + o_m) // G - token) * heads + (row + o_m) % G
+    m_r = row + o_m < rows
+    total = tl.where(b_sum == 0.0, 1.0, b_sum)
+    p_out = out_ptr + start * D + o_r[:, None] * D + o_d[None, :]
+    tl.store(p_out, (b_o / total[:, None]).to(out_ptr.dtype.element_ty), mask=m_r[:, None] & (o_d < D)[None, :])
+    if lse_ptr is not None:
+        tl.store(lse_ptr + start + o_r, (b_max + tl.log2(total)) * LN2, mask=m_r)
+
+
+@triton.jit
+def write_unused(
+    out_ptr, lse_ptr, cu_ptr, batch, length, G: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr
+):
+    """Writes the rows past the last border, which see nothing: 0, and -inf as their log-sum-exp.
+
+    There are more programs than tiles of such rows, so each program has one of them at most. It is the last programs
+    that do, because most of them have no other work.
+    """
+    end = clamp(tl.load(cu_ptr + batch), 0, length)
+    rows = (length - end) * G
+    i_r = tl.num_programs(0) - 1 - tl.program_id(0)
+    if i_r < tl.cdiv(rows, BM):
+        b_none = tl.zeros((BM,), tl.float32)
+        write_rows(
+            out_ptr, lse_ptr, end.to(tl.int64), i_r * BM, rows, tl.zeros((BM, DP), tl.float32),
+            b_none + float("-inf"), b_none, G, D, DP, BM,
+        )  # fmt: skip
+
+
+# Whether these are divisible by 16 makes no difference, so that a view of them needs no kernel of its own.
+INDICES = ["lse_ptr", "cu_ptr", "prefix_ptr", "append_ptr", "slots_ptr", "ticket_ptr"]
+COUNTS = ["batch", "length", "cache_rows", "capacity", "tiles", "extra", "places", "most", "least"]
+
+
+@triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=INDICES)
 def attention_kernel(
     q_ptr,
     k_ptr,
@@ -151,9 +260,11 @@ def attention_kernel(
     kc_ptr,
     vc_ptr,
     out_ptr,
+    lse_ptr,
     cu_ptr,
     prefix_ptr,
     append_ptr,
+    slots_ptr,
     partial_ptr,
     ticket_ptr,
     s_qb,
@@ -173,8 +284,12 @@ def attention_kernel(
     s_vcs,
     batch,
     length,
+    cache_rows,
     capacity,
-    splits,
+    tiles,
+    extra,
+    places,
+    most,
     least,
     scale,
     G: tl.constexpr,
@@ -187,42 +302,49 @@ def attention_kernel(
     WAIT: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    i_p = tl.program_id(0)
     i_h = tl.program_id(1)
-    i_t = tl.program_id(0)
-    i_s = i_t * 0
+    if cu_ptr is not None:
+        write_unused(out_ptr, lse_ptr, cu_ptr, batch, length, G, D, DP, BM)
+    doublings = 0
     if SPLIT:
-        i_s = i_t % splits
-        i_t = i_t // splits
-    i_b, begin, n, row = tile_at(i_t, cu_ptr, batch, length, G, BM, CHUNK)
+        doublings, most = plan_splits(
+            cu_ptr, prefix_ptr, batch, length, capacity, tiles, extra, most, least, G, BM, BN, CHUNK
+        )
+    i_b, number, place = work_at(
+        i_p, cu_ptr, prefix_ptr, batch, length, capacity, doublings, most, least, G, BM, BN, CHUNK
+    )
+    begin, n, prefix = sequence_at(i_b, cu_ptr, prefix_ptr, batch, length, capacity)
+    splits = 1
+    if SPLIT:
+        splits = tl.maximum(splits_of(n, prefix, doublings, most, least, BN), 1)
+    i_s = number % splits
+    i_t = number // splits
     rows = n * G
-    if (row < 0) | (row >= rows):
+    if (number < 0) | (i_t >= tl.cdiv(rows, BM)):  # nothing is left to do, or wrong borders made the sums overflow
         return
-    prefix = clamp(tl.load(prefix_ptr + i_b), 0, capacity)
+    row = i_t * BM
     b64 = i_b.to(tl.int64)
     h64 = i_h.to(tl.int64)
     t64 = begin.to(tl.int64)
+    c64 = b64
+    if slots_ptr is not None:
+        c64 = clamp(tl.load(slots_ptr + i_b), 0, cache_rows - 1).to(tl.int64)
     p_k = k_ptr + b64 * s_kb + t64 * s_kt + h64 * s_kh
     p_v = v_ptr + b64 * s_vb + t64 * s_vt + h64 * s_vh
-    p_kc = kc_ptr + b64 * s_kcb + h64 * s_kch
-    p_vc = vc_ptr + b64 * s_vcb + h64 * s_vch
+    p_kc = kc_ptr + c64 * s_kcb + h64 * s_kch
+    p_vc = vc_ptr + c64 * s_vcb + h64 * s_vch
 
     if append_ptr is not None:
         append = clamp(tl.load(append_ptr + i_b), 0, tl.minimum(n, capacity - prefix))
-        worker = row // BM
-        workers = tl.cdiv(rows, BM)
-        if SPLIT:
-            worker = worker * splits + i_s
-            workers *= splits
         append_tokens(
-            p_k, p_v, p_kc, p_vc, s_kt, s_vt, s_kcs, s_vcs, worker, workers, prefix, append, D, DP, WIDE
+            p_k, p_v, p_kc, p_vc, s_kt, s_vt, s_kcs, s_vcs, number, tl.cdiv(rows, BM) * splits, prefix, append,
+            D, DP, WIDE,
         )  # fmt: skip
 
-    chunks = tl.cdiv(prefix, BN) + tl.cdiv(n, BN)
-    share = chunks
-    active = 1
-    if SPLIT:
-        share = tl.maximum(tl.cdiv(chunks, splits), least)
-        active = tl.cdiv(chunks, share)
+    chunks = chunks_of(n, prefix, BN)
+    share = tl.cdiv(chunks, splits)
+    active = tl.cdiv(chunks, share)
     if i_s < active:  # a split without keys takes no ticket
         o_m = tl.arange(0, BM)
         o_d = tl.arange(0, DP)
@@ -240,25 +362,21 @@ def attention_kernel(
             b_q, p_k, p_v, p_kc, p_vc, s_kt, s_vt, s_kcs, s_vcs, i_s * share, tl.minimum((i_s + 1) * share, chunks),
             prefix, n, scale, D, DP, BM, BN, WIDE,
         )  # fmt: skip
-        heads = tl.num_programs(1) * G
         if cu_ptr is None:
             t64 += b64 * length
-        p_out = out_ptr + ((t64 + token) * heads + i_h * G) * D + (o_t * heads + o_h)[:, None] * D + o_d[None, :]
         if active == 1:
-            tl.store(p_out, (b_o / b_sum[:, None]).to(out_ptr.dtype.element_ty), mask=m_q)
+            write_rows(out_ptr, lse_ptr, t64, row, rows, b_o, b_max, b_sum, G, D, DP, BM)
         elif SPLIT:
-            i_tile = i_t * tl.num_programs(1) + i_h
-            slots = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
-            slot = i_tile.to(tl.int64) * splits  # the tile's first split
-            p_o = partial_ptr + slot * (BM * DP)
-            p_max = partial_ptr + slots * (BM * DP) + slot * (2 * BM)
+            i_tile = i_h * places + place + number - i_s  # the place of the tile's first split
+            p_o = partial_ptr + i_tile.to(tl.int64) * (BM * DP)
+            p_max = partial_ptr + tl.num_programs(1).to(tl.int64) * places * (BM * DP) + i_tile.to(tl.int64) * (2 * BM)
             tl.store(p_o + i_s * (BM * DP) + o_m[:, None] * DP + o_d[None, :], b_o)
             tl.store(p_max + i_s * (2 * BM) + o_m, b_max)
             tl.store(p_max + i_s * (2 * BM) + BM + o_m, b_sum)
             publish(WAIT)
             if tl.atomic_add(ticket_ptr + i_tile, 1, sem="acq_rel", scope="gpu") == active - 1:
-                b_out = merge_splits(p_o, p_max, active, BM, DP)
-                tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_q)
+                b_all, b_top, b_total = merge_splits(p_o, p_max, active, BM, DP)
+                write_rows(out_ptr, lse_ptr, t64, row, rows, b_all, b_top, b_total, G, D, DP, BM)
                 tl.store(ticket_ptr + i_tile, 0)
 
 
@@ -269,7 +387,7 @@ def suffix_attention(
     check_suffix_attention(*operands, floats=FLOATS)
     q: Tensor = operands[0]
     out = q.new_empty(q.shape)
-    launch(operands, out, splits, config)
+    launch(operands, out, None, splits, config)
     return out
 
 
@@ -279,44 +397,62 @@ def suffix_attention_into(
     """The operator ``suffix_attention_into``."""
     check_suffix_attention_into(*operands, floats=FLOATS)
     *before, out, lse = operands
-    if lse is not None:
-        raise ValueError("Invalid return_lse: expected False on a GPU, got True")
-    launch(before, out, splits, config)
+    launch(before, out, lse, splits, config)
+
+
+def warmup(*operands: Any) -> None:
+    """Compiles every kernel that the operator ``suffix_attention_into`` may choose for operands like these."""
+    for config in configs.tiles_of(operands[0]):
+        for splits in (1, 2):
+            suffix_attention_into(*operands, splits=splits, config=config)
 
 
 def launch(
     operands: Sequence[Any],
     out: Tensor,
+    lse: Tensor | None,
     splits: int | None,
     config: configs.AttentionConfig | None,
 ) -> None:
     """Launches the kernel on checked operands of ``suffix_attention``."""
-    q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, scale, partials, tickets = operands
-    if out.numel() == 0 or k_cache.size(0) == 0:
+    q, k, v, k_cache, v_cache, cu_seqlens, prefix_lens, append_lens, slots, scale, partials, tickets = operands
+    if out.numel() == 0:
         return
-    plan = configs.launch_of(q, k_cache, splits, config)
+    batch = prefix_lens.size(0)
+    if batch == 0:  # all rows belong to nobody
+        out.zero_()
+        if lse is not None:
+            lse.fill_(-math.inf)
+        return
+    plan = configs.launch_of(q, k_cache, batch, splits, config)
     shared: tuple[Tensor | None, Tensor | None] = None, None
-    if plan.splits > 1:
+    if plan.extra:
         partials, tickets = shared_memory(partials, tickets, plan.partials, plan.tickets, q.device)
         shared = partials.view(torch.float32), tickets
     strides = [s for x in (q, k, v) for s in (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))]
     strides += [s for x in (k_cache, v_cache) for s in x.stride()[:3]]
     tile = plan.config
-    attention_kernel[(plan.tiles * plan.splits, k_cache.size(1))](
+    attention_kernel[(plan.tiles + plan.extra, k_cache.size(1))](
         q,
         k,
         v,
         k_cache,
         v_cache,
         out,
+        lse,
         cu_seqlens,
         prefix_lens,
         append_lens,
+        slots,
         *shared,
         *strides,
-        k_cache.size(0),
+        batch,
         q.size(-3),
+        k_cache.size(0),
         k_cache.size(2),
+        plan.tiles,
+        plan.extra,
+        plan.places,
         plan.splits,
         plan.least,
         scale * LOG2E,
@@ -325,7 +461,7 @@ def launch(
         DP=plan.padded,
         BM=tile.rows,
         BN=tile.keys,
-        SPLIT=plan.splits > 1,
+        SPLIT=plan.extra > 0,
         WIDE=is_wide(q, k, v, k_cache, v_cache),
         WAIT=tile.wait,
         CHUNK=configs.BORDERS,

@@ -108,7 +108,7 @@ def test_a_trace_asks_a_second_time_and_sees_the_same(captured: Counted) -> None
     assert captured.replays > 0
 
 
-@pytest.mark.gpu
+@pytest.mark.real_gpu
 def test_on_a_gpu_a_replayed_pass_is_the_padded_pass(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     model = lsp.load(folder, dtype=torch.bfloat16, device="cuda")
     replayed = decode(model, case, lsp.LongestStablePrefix.paper(), graph=True)

@@ -9,7 +9,7 @@ import torch
 from lsp_kernels.triton.aot import Compiled, builds
 from lsp_kernels.triton.aot.builds import Build
 from lsp_kernels.triton.aot.report import Row, row_of, tensor_cores
-from tests.triton.ordering import check_amdgcn, check_ptx
+from tests.triton.ordering import check_amdgcn, check_fences, check_ptx
 
 MATRIX = {"sm_90": "wgmma", "sm_100": "tcgen05"}  # what tiles of 64 rows and more use there
 
@@ -42,9 +42,10 @@ def _tickets(made: Build) -> int:
 
 
 def _ordered(made: Build, compiled: Compiled) -> Iterator[str]:
+    cuda, text = compiled.target.backend == "cuda", compiled.text
+    if cuda:
+        yield from check_fences(text)
     if tickets := _tickets(made):
-        cuda = compiled.target.backend == "cuda"
-        text = compiled.text
         yield from check_ptx(text, tickets) if cuda else check_amdgcn(text, compiled.target.name, tickets)
     elif compiled.count("atom.", "red.", "global_atomic", "buffer_atomic"):
         yield "an atomic, though nothing is shared"

@@ -96,19 +96,26 @@ def commit_inputs(
 
 
 def attention_arguments(
-    build: Build, case: AttentionCase, splits: int
-) -> tuple[tuple[int, int], list[Any], Tensor, Tensor]:
-    """Grid, run-time arguments in the kernel's order, the output that it will write, and the tickets."""
-    batch, heads, capacity, size = case.k_cache.shape
-    chosen, length = build.constants, case.q.size(-3)
+    build: Build, case: AttentionCase, splits: int, extra: int | None = None
+) -> tuple[tuple[int, int], list[Any], tuple[Tensor, Tensor], Tensor]:
+    """Grid, run-time arguments in the kernel's order, the output and log-sum-exp to be written, and the tickets.
+
+    There are `extra` programs for splits, by default as many as `splits` per tile can need.
+    """
+    cache_rows, heads, capacity, size = case.k_cache.shape
+    chosen, length, batch = build.constants, case.q.size(-3), case.prefix_lens.size(0)
     rows = length * chosen["G"]
     tiles = batch * -(-rows // chosen["BM"]) if case.cu_seqlens is None else rows // chosen["BM"] + batch
-    out, tickets = torch.full_like(case.q, torch.nan).contiguous(), torch.zeros(tiles * heads, dtype=torch.int32)
+    extra = tiles * (splits - 1) if extra is None else extra
+    out, tickets = torch.full_like(case.q, torch.nan).contiguous(), torch.zeros(2 * extra * heads, dtype=torch.int32)
+    lse = torch.full(case.q.shape[:-1], torch.nan)
     named = {
         "q_ptr": case.q, "k_ptr": case.k, "v_ptr": case.v, "kc_ptr": case.k_cache, "vc_ptr": case.v_cache,
-        "out_ptr": out, "cu_ptr": case.cu_seqlens, "prefix_ptr": case.prefix_lens, "append_ptr": case.append_lens,
-        "partial_ptr": torch.full((tiles * heads * splits * chosen["BM"] * (chosen["DP"] + 2),), torch.nan),
-        "ticket_ptr": tickets, "batch": batch, "length": length, "capacity": capacity, "splits": splits, "least": 1,
+        "out_ptr": out, "lse_ptr": lse, "cu_ptr": case.cu_seqlens, "prefix_ptr": case.prefix_lens,
+        "append_ptr": case.append_lens, "slots_ptr": case.slots,
+        "partial_ptr": torch.full((tickets.numel() * chosen["BM"] * (chosen["DP"] + 2),), torch.nan),
+        "ticket_ptr": tickets, "batch": batch, "length": length, "cache_rows": cache_rows, "capacity": capacity,
+        "tiles": tiles, "extra": extra, "places": 2 * extra, "most": splits, "least": 1,
         "scale": (size**-0.5 if case.scale is None else case.scale) * math.log2(math.e),
     }  # fmt: skip
     for name, x in (("q", case.q), ("k", case.k), ("v", case.v)):
@@ -116,4 +123,4 @@ def attention_arguments(
         named |= zip((f"s_{name}b", f"s_{name}t", f"s_{name}h"), strides, strict=True)
     for name, x in (("kc", case.k_cache), ("vc", case.v_cache)):
         named |= zip((f"s_{name}b", f"s_{name}h", f"s_{name}s"), x.stride()[:3], strict=True)
-    return (tiles * splits, heads), [named[name] for name in build.signature], out, tickets
+    return (tiles + extra, heads), [named[name] for name in build.signature], (out, lse), tickets

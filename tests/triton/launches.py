@@ -16,10 +16,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from lsp_kernels import _ops
 from lsp_kernels.triton.aot import TARGETS, Options, compile
 from lsp_kernels.triton.aot.builds import Build
 from lsp_kernels.triton.configs import device
+from tests.gpus import forget
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,6 @@ class Compilation:
 @contextmanager
 def as_gpu(architecture: str, processors: int = 132) -> Iterator[None]:
     """Every torch device is a GPU of this architecture."""
-
-    def forget() -> None:
-        for known in (device.device_of, device.unknown_architecture, _ops.triton_reason):
-            known.cache_clear()
-
     forget()
     with mock.patch.object(device, "query", return_value=device.Device(architecture, processors)):
         yield

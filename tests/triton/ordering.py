@@ -50,6 +50,7 @@ def _walk(lines: Sequence[Line], start: State, step: Callable[[State, str], Stat
 
 NO_BARRIER_BEFORE = "no barrier between the stores of partial results and the ticket"
 NO_BARRIER_AFTER = "no barrier between the ticket and the loads after it"
+NO_PROXY_FENCE = "no proxy fence between copies to shared memory and the tensor cores that read them"
 NON_COHERENT = "a non-coherent (.nc) load"
 NO_CG_LOAD = "no .cg load after the ticket"
 NOT_GPU_SCOPE = "the ticket is not of GPU scope"
@@ -104,6 +105,23 @@ def check_ptx(text: str, expected: int = 1) -> list[str]:
     if not coherent.issuperset(range(1, len(tickets) + 1)):
         found.add(NO_CG_LOAD)
     return violations + sorted(found)
+
+
+def check_fences(text: str) -> list[str]:
+    """Violations of the rule that a proxy fence comes between a copy to shared memory and tensor cores that read it."""
+    unfenced: set[str] = set()
+
+    def step(landed: bool, line: str) -> bool:
+        if line.startswith("cp.async.wait_group"):
+            return True
+        if line.startswith("fence.proxy.async"):
+            return False
+        if landed and line.startswith(("wgmma.mma_async", "tcgen05.mma")):
+            unfenced.add(NO_PROXY_FENCE)
+        return landed
+
+    _walk(_ptx_lines(text), False, step)
+    return sorted(unfenced)
 
 
 _PTX_ATOMIC = re.compile(r"(?:atom|red)\.(?!shared)")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import ModuleType
 from typing import Any
 
+import pytest
+import torch
 from torch import Tensor
 
 from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
 from lsp_kernels._ops import rule_arguments
+from lsp_kernels.triton import configs
 
 
 class Served:
@@ -58,8 +62,27 @@ class Served:
         self,
         q: Tensor,
         *arguments: Tensor | None,
+        slots: Tensor | None = None,
         scale: float | None = None,
         workspace: tuple[Any, Any] = (None, None),
-    ) -> Tensor:
+        out: Tensor | None = None,
+        return_lse: bool = False,
+    ) -> Any:
         scale = q.size(-1) ** -0.5 if scale is None else scale
-        return self.module.suffix_attention(q, *arguments, scale, *workspace, splits=self.splits)
+        if out is None and not return_lse:
+            return self.module.suffix_attention(q, *arguments, slots, scale, *workspace, splits=self.splits)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
+        lse = torch.empty(q.shape[:-1]) if return_lse else None
+        self.module.suffix_attention_into(q, *arguments, slots, scale, *workspace, out, lse, splits=self.splits)
+        return (out, lse) if return_lse else out
+
+
+def limit_extra(monkeypatch: pytest.MonkeyPatch, extra: int, most: int) -> None:
+    """Launches get this many extra programs, so that the device has to choose what it divides, into at most `most`."""
+    launch_of = configs.attention.launch_of
+
+    def limited(*arguments: object) -> configs.attention.AttentionLaunch:
+        least = configs.attention.LEAST_KEYS
+        return dataclasses.replace(launch_of(*arguments), extra=extra, splits=most, least_keys=least)
+
+    monkeypatch.setattr(configs.attention, "launch_of", limited)

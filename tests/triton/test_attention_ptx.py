@@ -11,12 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot import Compiled
 from lsp_kernels.triton.aot.builds import Build, build_attention
-from tests.attention_cases import AttentionCase, check_attention, make_case
+from tests.attention_cases import (
+    AttentionCase,
+    check_attention,
+    check_hidden,
+    check_lse,
+    check_nothing_seen,
+    make_case,
+)
 from tests.triton.inputs import attention_arguments
 from tests.virtual_gpu import RaceError, launch
 from tests.virtual_gpu.launch import Launch
@@ -29,19 +35,26 @@ SPLITS = 3
 class Emulated:
     """A compiled kernel under the public signature."""
 
-    def __init__(self, made: Build, seed: int = 0) -> None:
-        self.made, self.seed = made, seed
+    def __init__(self, made: Build, seed: int = 0, extra: int | None = None) -> None:
+        self.made, self.seed, self.extra = made, seed, extra
         self.compiled: Compiled = made.compile()
         self.text = self.compiled.text
         self.splits = SPLITS if made.constants["SPLIT"] else 1
         self.launched: Launch | None = None
+        self.published = 0  # splits that were merged, of all tiles together
 
-    def suffix_attention(self, *tensors: Any, scale: float | None = None) -> Tensor:
-        case = AttentionCase(*tensors, scale)
-        grid, arguments, out, tickets = attention_arguments(self.made, case, self.splits)
+    def suffix_attention(
+        self, *tensors: Any, slots: Any = None, scale: float | None = None, return_lse: bool = False
+    ) -> Any:
+        case = AttentionCase(*tensors, scale, slots)
+        grid, arguments, results, tickets = attention_arguments(self.made, case, self.splits, self.extra)
         self.launched = launch(self.text, grid, arguments, shared=self.compiled.shared, seed=self.seed)
         assert not tickets.any()
-        return out
+        if self.splits > 1:
+            partials = arguments[list(self.made.signature).index("partial_ptr")]
+            maxima = partials[-2 * self.made.constants["BM"] * tickets.numel() :].view(tickets.numel(), -1)[:, 0]
+            self.published = int((~maxima.isnan()).sum())
+        return results if return_lse else results[0]
 
 
 def ragged(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, **options: Any) -> AttentionCase:
@@ -60,15 +73,17 @@ def test_executed_code_is_as_exact_as_torch_and_the_cache_is_right_to_the_bit(ta
     check_attention(kernel.suffix_attention, ragged(), ROUNDED)
 
 
-@pytest.mark.parametrize("rows", [16, 128])
+@pytest.mark.parametrize("rows", [16, 32, 128])
 def test_small_and_large_tiles_are_as_exact(rows: int) -> None:
     (tile,) = (tile for tile in configs.attention.ATTENTION["sm_80"][torch.bfloat16][128] if tile.rows == rows)
     check_attention(Emulated(build_attention("sm_80", config=tile), seed=4).suffix_attention, ragged(), ROUNDED)
 
 
+@pytest.mark.parametrize("index", [0, 1], ids=["16 rows", "32 rows"])
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
-def test_small_tiles_of_newer_targets_too(target: str) -> None:
-    kernel = Emulated(build_attention(target, head_dim=64, config=small_tile(target, 64)), seed=2)
+def test_small_tiles_of_newer_targets_too(target: str, index: int) -> None:
+    tile = configs.attention.ATTENTION[target][torch.bfloat16][64][index]
+    kernel = Emulated(build_attention(target, head_dim=64, config=tile), seed=2)
     check_attention(kernel.suffix_attention, ragged(64), ROUNDED)
 
 
@@ -84,10 +99,41 @@ def test_small_tiles_of_newer_targets_too(target: str) -> None:
                      dtype=torch.bfloat16, batched=True, scale=-0.3), id="batch"),
         pytest.param({"head_dim": 32, "aligned": False}, ragged(32), id="unaligned"),
         pytest.param({"head_dim": 32, "wide": True}, ragged(32), id="64-bit strides"),
+        pytest.param({"head_dim": 32, "slots": True}, ragged(32, slots=[3, 0, 1]), id="slots"),
+        pytest.param({"head_dim": 32}, ragged(32, unused=40), id="rows past the last border"),
+        pytest.param({"head_dim": 32, "split": False}, ragged(32, unused=1), id="one row past the last border"),
     ],
 )  # fmt: skip
 def test_other_builds_are_as_exact(options: dict, case: AttentionCase) -> None:
     check_attention(Emulated(build_attention("sm_80", **options), seed=3).suffix_attention, case, ROUNDED)
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+def test_the_log_sum_exp_is_that_of_the_scores(split: bool) -> None:
+    kernel = Emulated(build_attention("sm_80", head_dim=64, split=split, lse=True))
+    check_lse(kernel.suffix_attention, ragged(64, unused=12))
+
+
+@pytest.mark.parametrize(("extra", "shared"), [(2, 0), (3, 6), (5, 6), (6, 9), (7, 9)])
+def test_extra_programs_divide_what_they_can(extra: int, shared: int) -> None:
+    """Three tiles with three chunks of keys: into two splits each with 3 extra programs, into three splits with 6."""
+    case = make_case([1, 4, 2, 1], [0, 100, 0, 128], [1, 2, 0, 0], heads=(7, 1), size=32, dtype=torch.bfloat16)
+    kernel = Emulated(build_attention("sm_80", head_dim=32, config=small_tile("sm_80", 32)), seed=5, extra=extra)
+    check_attention(kernel.suffix_attention, case, ROUNDED)
+    assert kernel.published == shared
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+def test_keys_that_score_minus_infinity_have_no_weight(split: bool) -> None:
+    kernel = Emulated(build_attention("sm_80", head_dim=64, split=split, lse=True, config=small_tile("sm_80", 64)))
+    check_hidden(kernel.suffix_attention, ragged(64), slice(0, 66), ROUNDED)
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+def test_a_query_that_sees_nothing_gives_zero(split: bool) -> None:
+    kernel = Emulated(build_attention("sm_80", head_dim=64, split=split, lse=True, group=2))
+    case = make_case([5], [140], [5], heads=(4, 2), size=64, dtype=torch.bfloat16)
+    check_nothing_seen(kernel.suffix_attention, case)
 
 
 def test_keys_are_read_once_per_tile_and_slots_past_the_prefix_never() -> None:

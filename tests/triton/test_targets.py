@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import pytest
@@ -14,6 +15,7 @@ from lsp_kernels.triton.aot import TARGETS, builds, report
 from lsp_kernels.triton.aot.report import fingerprint_of, stored_fingerprints
 from lsp_kernels.triton.commit import commit_kernel
 from tests.triton.gates import violations
+from tests.triton.ordering import NO_PROXY_FENCE
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -33,6 +35,16 @@ def test_every_target_is_configured() -> None:
         for by_size in by_head_dim.values():
             assert by_size == sorted(by_size, key=lambda config: config.rows)
             assert by_size[-1].rows <= configs.attention.MOST_ROWS
+
+
+def test_tensor_cores_read_only_what_a_proxy_fence_has_passed() -> None:
+    """Two stages on sm_100 lack the fence, so that no tile has them there; three stages have it."""
+    tiles = [t for by_head_dim in configs.attention.ATTENTION["sm_100"].values() for t in by_head_dim.values()]
+    assert all(tile.stages != 2 for by_size in tiles for tile in by_size)
+    large = configs.attention.ATTENTION["sm_100"][torch.bfloat16][256][-1]
+    for stages, problems in ((2, [NO_PROXY_FENCE]), (3, [])):
+        made = builds.build_attention("sm_100", head_dim=256, config=dataclasses.replace(large, stages=stages))
+        assert violations(made, made.compile()) == problems
 
 
 def test_info_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

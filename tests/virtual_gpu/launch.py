@@ -43,6 +43,7 @@ def launch(
     args: Sequence[object],
     *,
     shared: int | None = None,
+    names: Sequence[str] | None = None,
     seed: int | None = None,
     races: bool = True,
 ) -> Launch:
@@ -57,6 +58,8 @@ def launch(
     args
         CPU tensors, integers and floats in the order of the kernel's parameters (compile-time
         constants left out). Parameters beyond them, Triton's scratch pointers, are null.
+    names
+        What errors call the arguments; by default "argument 0" and so on.
     seed
         Shuffles the order of the CTAs; None runs them in ascending order.
     races
@@ -69,7 +72,8 @@ def launch(
     """
     text, size = (kernel, shared) if isinstance(kernel, str) else (kernel.text, kernel.shared)
     program = Program.load(text)
-    tensors = [(f"argument {i}", a) for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
+    called = names or [f"argument {i}" for i in range(len(args))]
+    tensors = [(name, a) for name, a in zip(called, args, strict=True) if isinstance(a, torch.Tensor)]
     memory = GlobalMemory(tensors)
     params = _params(program, args, memory)
     extent = tuple(grid) + (1,) * (3 - len(grid))

@@ -41,6 +41,11 @@ def opcode(*expressions: str) -> Callable[[Builder], Builder]:
     return register
 
 
+def knows(family: str) -> bool:
+    """Whether any instruction of a family, such as "mma", can be executed."""
+    return family in _TABLE
+
+
 def build(instruction: Instruction, operands: Operands) -> Step:
     """The step of one instruction; raises UnsupportedPtx naming it if the table lacks it."""
     known = _TABLE.get(instruction.family)

@@ -26,7 +26,8 @@ TYPES_OF_COMMIT = {
     **dict.fromkeys(("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token"), "i64"),
 }  # fmt: skip
 ATTENTION_POINTERS = {
-    "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "partial_ptr": "*fp32", "ticket_ptr": "*i32",
+    "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "slots_ptr": "*i32", "partial_ptr": "*fp32",
+    "ticket_ptr": "*i32", "lse_ptr": "*fp32",
 }  # fmt: skip
 HEAD_DIMS = (32, 64, 96, 128, 256)  # the tuned ones; every other multiple of 16 up to 256 works too
 
@@ -117,9 +118,12 @@ def build_attention(
     aligned: bool = True,
     near: bool = True,
     wide: bool = False,
+    lse: bool = False,
+    slots: bool = False,
 ) -> Build:
-    """A build of the attention kernel as a launch would compile it; `config` is by default the middle tile.
+    """A build of the attention kernel as a launch would compile it.
 
+    `config` is by default the largest tile that needs no full device, mostly that of 64 rows.
     `aligned`: base and strides of all tensors are divisible by 16. `near`: each tensor has less than 2 GiB. `wide`:
     offsets within a tile do not fit 32 bits, and the tensors have more than 2 GiB. Packed tokens have a stride of 0
     between sequences, whatever the others are.
@@ -127,8 +131,9 @@ def build_attention(
     kernel = attention.attention_kernel
     padded = configs.attention.padded_size(head_dim)
     by_size = configs.attention.ATTENTION[architecture][dtype][padded]
-    config = config or by_size[len(by_size) // 2]
+    config = config or [tile for tile in by_size if tile.rows <= configs.attention.MODEST_ROWS][-1]
     absent = ["cu_ptr"] * (not packed) + ["append_ptr"] * (not append) + ["partial_ptr", "ticket_ptr"] * (not split)
+    absent += ["lse_ptr"] * (not lse) + ["slots_ptr"] * (not slots)
     constants: dict[str, Any] = {
         "G": group, "D": head_dim, "DP": padded, "BM": config.rows, "BN": config.keys, "SPLIT": split, "WIDE": wide,
         "WAIT": config.wait, "CHUNK": configs.attention.BORDERS, **dict.fromkeys(absent),
@@ -147,9 +152,11 @@ def build_attention(
     strides = tuple(name for name in signature if name.startswith("s_"))
     ours = tuple(name for name in pointers if name in ATTENTION_POINTERS)
     divisible = (*pointers, *strides) if aligned else (*ours, *zeros)
+    divisible = tuple(name for name in divisible if name not in attention.INDICES)
     variant = [str(dtype)[6:], f"D {head_dim}", f"{config.rows}x{config.keys}", f"group {group}"]
     variant += ["split"] * split + ["batch"] * (not packed) + ["no append"] * (not append)
     variant += ["over 2 GiB"] * (not near) + ["64-bit strides"] * wide + ["unaligned"] * (not aligned)
+    variant += ["lse"] * lse + ["slots"] * slots
     name = f"{kernel.__name__} {', '.join(variant)}"
     near_pointers = (ours if wide or not near else pointers) if TARGETS[architecture].backend == "hip" else ()
     return Build(
@@ -196,6 +203,7 @@ def _shipped_attention(architecture: str) -> Iterator[Build]:
                 yield build_attention(architecture, dtype, head_dim, config, split=False)
     variants: list[dict[str, Any]] = [
         {"packed": False}, {"append": False}, {"group": 1}, {"head_dim": 80}, {"aligned": False}, {"wide": True},
+        {"lse": True}, {"slots": True},
     ]  # fmt: skip
     if TARGETS[architecture].backend == "hip":
         variants.append({"near": False})
