@@ -28,7 +28,7 @@ LINK_FLAGS = {"darwin": ["-undefined", "dynamic_lookup"], "linux": ["-Wl,--no-as
 
 extension = Extension(
     f"{PACKAGE}._C",
-    sources=["csrc/module.cpp", "csrc/commit.cpp", "csrc/attention.cpp"],
+    sources=["csrc/module.cpp", "csrc/commit.cpp", "csrc/attention.cpp", "csrc/head.cpp"],
     depends=sorted(glob("csrc/*.h")),
     include_dirs=["csrc"],
     define_macros=[

@@ -22,7 +22,7 @@ def vocabulary_of(size: int, suppressed: int = 0) -> Vocabulary:
 
 def all_scored(rows: int) -> Tensor:
     """N of a sequence whose scored rows are exactly the rows given."""
-    n = 2 * (rows - 1)
+    n = max(2 * (rows - 1), 1)
     assert RULE.scored_rows(n) == rows
     return torch.tensor([n], dtype=torch.int32)
 

@@ -1,6 +1,7 @@
 // token_stats, select_prefix and commit_prefix for CPU tensors. Everything is checked here; Python only explains errors.
 #include "checks.h"
 #include "operators.h"
+#include "sequences.h"
 #include "tensors.h"
 #include "top2.h"
 
@@ -8,7 +9,6 @@
 #include "foreach_isa.h"
 
 #include "parallel.h"
-#include "rule.h"
 
 #include <tuple>
 #include <utility>
@@ -19,17 +19,6 @@ namespace {
 
 constexpr int64_t SPLIT = 32 * BLOCK;  // ids; a task with fewer costs more than it saves
 
-struct Row {
-  int64_t offset;  // elements from the first logit of the tensor to that of the row
-  int64_t out;     // index in the outputs
-};
-
-struct Sequence {
-  int64_t offset, row_stride;  // elements from the tensor's first to the first active row, and from row to row
-  int64_t out;                 // index of the first active row in the outputs
-  int64_t rows, n_active;      // number of rows given from there on, and N
-};
-
 // The logits [B, L, V] or packed [R, V] of an operator, and the tables of its vocabulary.
 void check_logits(const Tensor& logits, const MaybeTensor& flags, const MaybeTensor& suppressed, int64_t lowest) {
   const int64_t dims = logits.dim();
@@ -37,51 +26,7 @@ void check_logits(const Tensor& logits, const MaybeTensor& flags, const MaybeTen
   const int64_t vocabulary = logits.size(dims - 1);
   if (vocabulary < 1 || vocabulary > MOST_ROWS) fail_shape("logits", "1 to 2^31 - 1 ids in the last dimension", logits);
   check_last_stride("logits", logits, dims);
-  if (flags && check_table("flags", *flags, aoti_torch_dtype_uint8(), "uint8") != vocabulary)
-    fail_shape("flags", "[V]", *flags);
-  if (suppressed) check_table("suppressed", *suppressed, aoti_torch_dtype_int32(), "int32");
-  if (lowest < 0 || lowest >= vocabulary) fail_value("lowest", "an id from 0 to " + std::to_string(vocabulary - 1), lowest);
-}
-
-void check_rule(const Rule& rule) {
-  const auto within = [](const char* name, int64_t value, int64_t least, int64_t most) {
-    if (value < least || value > most) fail_value(name, std::to_string(least) + " to " + std::to_string(most), value);
-  };
-  within("beta_ppm", rule.beta_ppm, 1, MILLION);
-  if (!rule.has_floor) within("alpha_ppm", rule.alpha_ppm, 1, rule.beta_ppm);
-  within("min_length", rule.min_length, 1, MOST_ROWS);
-  within("window", rule.window, 0, MOST_ROWS);
-  if (rule.has_floor && !(rule.floor >= 0)) fail("Invalid floor: expected a number >= 0, got " + std::to_string(rule.floor));
-}
-
-// The sequences of a batch [B, L, ...] (dims 2) or of packed rows [R, ...] (dims 1). Without a rule, N is not limited.
-std::vector<Sequence> sequences_of(const char* name, const Tensor& rows, int64_t dims, const MaybeTensor& cu_rows,
-                                   const MaybeTensor& n_active, const MaybeTensor& starts, const Rule* rule) {
-  if (dims == 2 && cu_rows) fail("Invalid cu_rows: expected None with a batch of sequences, got a tensor");
-  const int64_t length = rows.size(dims - 1), row_stride = rows.stride(dims - 1);
-  const int64_t batch = dims == 2 ? rows.size(0) : cu_rows ? check_borders("cu_rows", *cu_rows) : 1;
-  if (length > MOST_ROWS || batch > MOST_ROWS || (dims == 2 && batch * length > MOST_ROWS))
-    fail_shape(name, "at most 2^31 - 1 rows", rows);
-  check_lengths("n_active", n_active, batch);
-  check_lengths("starts", starts, batch);
-  const int32_t *borders = data_or_null<int32_t>(cu_rows), *active = data_or_null<int32_t>(n_active),
-                *first = data_or_null<int32_t>(starts);
-  std::vector<Sequence> out(batch);
-  for (int64_t b = 0; b < batch; ++b) {
-    const Span span = rows_of("cu_rows", borders, b, length);
-    const int64_t start = first ? in_range("starts", b, first[b], 0, span.end - span.begin) : 0;
-    const int64_t row = span.begin + start, given = span.end - row;
-    const int64_t n = active ? in_range("n_active", b, active[b], 0, MOST_ROWS) : given;
-    if (rule && rule->scored_rows(n) > given)
-      fail_value(at("n_active", b), "as many rows as the rule looks at, " + std::to_string(rule->scored_rows(n)), given);
-    const int64_t base = dims == 2 ? b * rows.stride(0) : 0, out_base = dims == 2 ? b * length : 0;
-    out[b] = {base + row * row_stride, row_stride, out_base + row, given, n};
-  }
-  return out;
-}
-
-Suppressed suppressed_of(const MaybeTensor& ids, int64_t lowest) {
-  return {data_or_null<int32_t>(ids), ids ? ids->numel() : 0, lowest};
+  check_tables(flags, suppressed, lowest, vocabulary);
 }
 
 // How many tasks share a row when there are few rows. Tokens and logits are exact for any number, but the sum behind the
@@ -126,10 +71,6 @@ void scan_logits(const Tensor& logits, const std::vector<Row>& rows, const Suppr
   });
 }
 
-Tensor empty_rows(const Tensor& logits, int32_t dtype) {
-  return empty_cpu(logits.sizes(), logits.dim() - 1, dtype);
-}
-
 // `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
 std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor flags, MaybeTensor suppress, int64_t lowest,
                                                        MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
@@ -143,43 +84,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTenso
   auto* token = mutable_data_of<int64_t>(tokens);
   auto *first = mutable_data_of<float>(top1), *second = mutable_data_of<float>(top2), *odds = mutable_data_of<float>(log_odds);
 
-  std::vector<Row> rows;
-  rows.reserve(tokens.numel());
-  for (const Sequence& sequence : sequences)
-    for (int64_t i = 0; i < sequence.rows; ++i)
-      rows.push_back({sequence.offset + i * sequence.row_stride, sequence.out + i});
-
-  scan_logits<true>(logits, rows, suppressed, [=](int64_t i, const Top2& row) {
+  scan_logits<true>(logits, all_rows(sequences), suppressed, [=](int64_t i, const Top2& row) {
     token[i] = row.token;
     first[i] = row.first + 0.0f;  // never -0.0, so that the result does not depend on which of two equal zeros came first
     second[i] = row.nan ? NAN : row.second + 0.0f;
     odds[i] = row.log_odds(others);
   });
   return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds)};
-}
-
-Rule rule_of(const MaybeTensor& flags, int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,
-             std::optional<double> floor, bool snap, bool keep) {
-  const Rule rule{alpha_ppm, beta_ppm, min_length, window, floor.has_value(), float(floor.value_or(0)), snap, keep,
-                  data_or_null<uint8_t>(flags), flags ? flags->numel() : 0};
-  check_rule(rule);
-  return rule;
-}
-
-// The rule for every sequence, on contiguous margins and tokens.
-std::tuple<Tensor, Tensor> select_all(const std::vector<Sequence>& sequences, const Rule& rule, const float* margins,
-                                      const int64_t* tokens) {
-  const int64_t batch = sequences.size();
-  Tensor lengths = empty_cpu(&batch, 1, aoti_torch_dtype_int32()), finished = empty_cpu(&batch, 1, aoti_torch_dtype_bool());
-  auto* length = mutable_data_of<int32_t>(lengths);
-  auto* done = mutable_data_of<bool>(finished);
-  for (int64_t b = 0; b < batch; ++b) {
-    const Sequence& s = sequences[b];
-    const Selection chosen = rule.select(margins + s.out, tokens + s.out, s.n_active);
-    length[b] = chosen.length;
-    done[b] = chosen.finished;
-  }
-  return {std::move(lengths), std::move(finished)};
 }
 
 std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTensor cu_rows, MaybeTensor n_active,
@@ -214,13 +125,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTen
   std::fill_n(token, tokens.numel(), -1);
   std::fill_n(margin, margins.numel(), -INFINITY);
 
-  std::vector<Row> rows;
-  rows.reserve(tokens.numel());
-  for (const Sequence& s : sequences)
-    for (int64_t i = 0, scored = rule.scored_rows(s.n_active); i < scored; ++i)
-      rows.push_back({s.offset + i * s.row_stride, s.out + i});
-
-  scan_logits<false>(logits, rows, suppressed_of(suppress, lowest), [=](int64_t i, const Top2& row) {
+  scan_logits<false>(logits, scored_rows(sequences, rule), suppressed_of(suppress, lowest), [=](int64_t i, const Top2& row) {
     token[i] = row.token;
     margin[i] = row.margin();
   });

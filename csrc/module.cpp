@@ -47,6 +47,7 @@ PyMODINIT_FUNC PyInit__C() {
     LSP_NAMESPACE::CpuKernels kernels(LSP_STRING(LSP_NAMESPACE));
     LSP_NAMESPACE::add_commit(kernels);
     LSP_NAMESPACE::add_attention(kernels);
+    LSP_NAMESPACE::add_head(kernels);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_ImportError, error.what());
     return nullptr;

@@ -84,5 +84,6 @@ class CpuKernels {
 // Each file of operations registers its own; the module calls these when it is imported.
 void add_commit(CpuKernels& kernels);
 void add_attention(CpuKernels& kernels);
+void add_head(CpuKernels& kernels);
 
 }  // namespace LSP_NAMESPACE

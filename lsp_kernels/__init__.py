@@ -1,6 +1,7 @@
 """Fused operations for diffusion language models that commit the longest stable prefix.
 
 `token_stats` scores positions, `select_prefix` applies the rule, `commit_prefix` does both in one launch.
+`linear_token_stats` and `linear_commit_prefix` begin with hidden states, and never hold logits.
 `suffix_attention` lets the tokens of a pass see the frozen prefix, whose K/V `PrefixCache` holds contiguously.
 Triton serves GPUs, C++ serves CPUs, and `lsp_kernels.reference` defines every operation in plain PyTorch. Only torch is
 required.
@@ -11,7 +12,9 @@ from .attention import suffix_attention, warmup_attention
 from .cache import PrefixCache
 from .commit import commit_prefix, select_prefix, token_stats, warmup_commit
 from .commit import warmup as warmup  # deprecated, therefore not in __all__
-from .results import Commit, TokenStats
+from .head import linear_commit_prefix, linear_token_stats
+from .merge import merge_token_stats
+from .results import Commit, LinearCommit, TokenStats
 from .rule import PrefixRule
 from .vocabulary import Vocabulary
 from .workspace import Workspace
@@ -19,6 +22,7 @@ from .workspace import Workspace
 __version__ = "0.1.0"
 __all__ = [
     "Commit",
+    "LinearCommit",
     "PrefixCache",
     "PrefixRule",
     "TokenStats",
@@ -26,6 +30,9 @@ __all__ = [
     "Workspace",
     "commit_prefix",
     "errors",
+    "linear_commit_prefix",
+    "linear_token_stats",
+    "merge_token_stats",
     "reference",
     "select_prefix",
     "suffix_attention",

@@ -43,6 +43,33 @@ def check_logits(logits: Tensor) -> None:
     _check_last_stride("logits", logits)
 
 
+def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Raises unless these are hidden states [B, L, d] or [R, d], a weight [V, d] and a bias [V] of one dtype."""
+    check_tensor("hidden", hidden)
+    check_tensor("weight", weight)
+    if hidden.dim() not in (2, 3):
+        fail_shape("hidden", "[B, L, d] or [R, d]", hidden)
+    size = hidden.size(-1)
+    if size == 0:
+        fail_shape("hidden", "at least one value in the last dimension", hidden)
+    if weight.dim() != 2 or weight.size(1) != size:
+        fail_shape("weight", f"[V, {size}]", weight)
+    if not 1 <= weight.size(0) <= MOST_ROWS:
+        fail_shape("weight", "1 to 2^31 - 1 ids in the first dimension", weight)
+    if hidden.dtype not in FLOATS:
+        fail_dtype("hidden", "float32, bfloat16 or float16", hidden)
+    if weight.dtype != hidden.dtype:
+        fail_dtype("weight", f"{hidden.dtype} as hidden", weight)
+    check_device("weight", weight, hidden)
+    _check_last_stride("hidden", hidden)
+    _check_last_stride("weight", weight)
+    if bias is not None:
+        check_table("bias", bias, hidden.dtype)
+        check_device("bias", bias, hidden)
+        if bias.size(0) != weight.size(0):
+            fail_shape("bias", f"[{weight.size(0)}]", bias)
+
+
 def check_vocabulary(vocabulary: Vocabulary | None, size: int | None, other: Tensor) -> None:
     """Raises unless it is a vocabulary of `size` ids, any number if None, on the device of `other`."""
     if vocabulary is None:

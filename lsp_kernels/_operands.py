@@ -17,6 +17,7 @@ from ._checks import (
     FLOATS,
     check_attention,
     check_leaves,
+    check_linear,
     check_logits,
     check_lowest,
     check_rule_numbers,
@@ -27,7 +28,7 @@ from ._checks import (
     check_tables,
 )
 from ._overlap import check_overlap, check_results
-from .errors import check_attention_lengths, check_slots, fail_dtype, values_are_free
+from .errors import as_integer, check_attention_lengths, check_slots, fail_dtype, values_are_free
 from .rule import PrefixRule
 
 
@@ -70,6 +71,42 @@ def check_commit_prefix(
     check_rule_numbers(*rule_and_workspace[:7])
 
 
+def check_linear_token_stats(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    lowest: int,
+    id_offset: int,
+    *_: Any,
+) -> None:
+    check_linear(hidden, weight, bias)
+    check_tables(flags, suppressed, weight.size(0), hidden)
+    check_lowest(lowest, weight.size(0))
+    check_sequences(hidden, hidden.dim() - 1, None, None, None)
+    as_integer("id_offset", id_offset, 0)
+
+
+def check_linear_commit_prefix(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    lowest: int,
+    *rule_and_workspace: Any,
+) -> None:
+    check_linear(hidden, weight, bias)
+    check_tables(flags, suppressed, weight.size(0), hidden)
+    check_lowest(lowest, weight.size(0))
+    check_sequences(hidden, hidden.dim() - 1, cu_rows, n_active, starts)
+    check_rule_numbers(*rule_and_workspace[:7])
+
+
 def check_suffix_attention(*arguments: Any, floats: tuple[torch.dtype, ...] = (*FLOATS, torch.float64)) -> None:
     """`floats`: the dtypes that the backend serves; float64 is for the reference alone."""
     *tensors, scale, _partials, _tickets = arguments
@@ -106,16 +143,23 @@ def suffix_attention_values(q: Tensor, *rest: Any) -> None:
         check_slots(k_cache.size(0), slots, given)
 
 
+def linear_commit_prefix_values(hidden: Tensor, _weight: Tensor, _bias: Tensor | None, *rest: Any) -> None:
+    commit_prefix_values(hidden, *rest)
+
+
 SHAPES: dict[str, Callable[..., None]] = {
     "token_stats": check_token_stats,
     "select_prefix": check_select_prefix,
     "commit_prefix": check_commit_prefix,
+    "linear_token_stats": check_linear_token_stats,
+    "linear_commit_prefix": check_linear_commit_prefix,
     "suffix_attention": check_suffix_attention,
     "suffix_attention_into": check_suffix_attention_into,
 }
 VALUES: dict[str, Callable[..., None]] = {
     "select_prefix": select_prefix_values,
     "commit_prefix": commit_prefix_values,
+    "linear_commit_prefix": linear_commit_prefix_values,
     "suffix_attention": suffix_attention_values,
     "suffix_attention_into": suffix_attention_values,
 }

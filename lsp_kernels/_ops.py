@@ -35,6 +35,11 @@ SCHEMAS = {
     "token_stats": f"(Tensor logits, {TABLES}, {WORKSPACE}) -> (Tensor, Tensor, Tensor, Tensor)",
     "select_prefix": f"(Tensor margins, Tensor tokens, {SEQUENCES}, Tensor? flags, {RULE}) -> (Tensor, Tensor)",
     "commit_prefix": f"(Tensor logits, {SEQUENCES}, {TABLES}, {RULE}, {WORKSPACE}) -> (Tensor, Tensor, Tensor, Tensor)",
+    # The same two of float32 logits, hidden times weight, that are never stored.
+    "linear_token_stats": f"(Tensor hidden, Tensor weight, Tensor? bias, {TABLES}, int id_offset, {WORKSPACE}) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    "linear_commit_prefix": f"(Tensor hidden, Tensor weight, Tensor? bias, {SEQUENCES}, {TABLES}, {RULE}, {WORKSPACE}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "suffix_attention": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
     f"Tensor? append_lens, Tensor? slots, float scale, {WORKSPACE}) -> Tensor",
     # The same into memory of the caller, with the log-sum-exp of the scores if there is a tensor for it.
@@ -120,6 +125,39 @@ def _commit_prefix(
     )
 
 
+def _linear_token_stats(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    lowest: int,
+    id_offset: int,
+    *_: Any,
+) -> tuple[Tensor, ...]:
+    tables = Tables(flags, suppressed, lowest)
+    return tuple(reference.linear_token_stats(hidden, weight, bias=bias, vocabulary=tables, id_offset=id_offset))
+
+
+def _linear_commit_prefix(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    lowest: int,
+    *rule_and_workspace: Any,
+) -> tuple[Tensor, ...]:
+    *rule, _partials, _tickets = rule_and_workspace
+    sequences = (cu_rows, n_active, starts)
+    tables = Tables(flags, suppressed, lowest)
+    given: dict[str, Any] = {"rule": PrefixRule.of(*rule), "bias": bias, "vocabulary": tables}
+    return tuple(reference.linear_commit_prefix(hidden, weight, *sequences, **given))
+
+
 def _suffix_attention(*arguments: Any) -> Tensor:
     *tensors, slots, scale, _partials, _tickets = arguments
     out: Tensor = reference.suffix_attention(*tensors, slots=slots, scale=scale)
@@ -133,13 +171,19 @@ def _suffix_attention_into(*arguments: Any) -> None:
         lse.copy_(sums)
 
 
+def _empty_rows(like: Tensor, *dtypes: torch.dtype) -> tuple[Tensor, ...]:
+    """Results with a value for every row of [..., V] or [..., d]."""
+    return tuple(like.new_empty(like.shape[:-1], dtype=dtype) for dtype in dtypes)
+
+
 def _meta_token_stats(logits: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     SHAPES["token_stats"](logits, *arguments)
-    shape = logits.shape[:-1]
-    return (
-        logits.new_empty(shape, dtype=torch.int64),
-        *(logits.new_empty(shape, dtype=torch.float32) for _ in range(3)),
-    )
+    return _empty_rows(logits, torch.int64, *[torch.float32] * 3)
+
+
+def _meta_linear_token_stats(hidden: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    SHAPES["linear_token_stats"](hidden, *arguments)
+    return _empty_rows(hidden, torch.int64, *[torch.float32] * 3)
 
 
 def _meta_lengths(rows: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
@@ -153,12 +197,16 @@ def _meta_select_prefix(margins: Tensor, tokens: Tensor, cu_rows: Tensor | None,
 
 def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     SHAPES["commit_prefix"](logits, cu_rows, *rest)
-    shape = logits.shape[:-1]
-    tokens, margins = (
-        logits.new_empty(shape, dtype=torch.int64),
-        logits.new_empty(shape, dtype=torch.float32),
-    )
-    return (*_meta_lengths(logits, batch_of(logits, logits.dim() - 1, cu_rows)), tokens, margins)
+    lengths = _meta_lengths(logits, batch_of(logits, logits.dim() - 1, cu_rows))
+    return (*lengths, *_empty_rows(logits, torch.int64, torch.float32))
+
+
+def _meta_linear_commit_prefix(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, cu_rows: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...]:
+    SHAPES["linear_commit_prefix"](hidden, weight, bias, cu_rows, *rest)
+    lengths = _meta_lengths(hidden, batch_of(hidden, hidden.dim() - 1, cu_rows))
+    return (*lengths, *_empty_rows(hidden, torch.int64, torch.float32, torch.float32))
 
 
 def _meta_suffix_attention(q: Tensor, *arguments: Any) -> Tensor:
@@ -246,6 +294,8 @@ def _load_cpp() -> tuple[ModuleType | None, str | None]:
 _register("commit", "token_stats", _token_stats, _meta_token_stats)
 _register("commit", "select_prefix", _select_prefix, _meta_select_prefix)
 _register("commit", "commit_prefix", _commit_prefix, _meta_commit_prefix)
+_register("head", "linear_token_stats", _linear_token_stats, _meta_linear_token_stats)
+_register("head", "linear_commit_prefix", _linear_commit_prefix, _meta_linear_commit_prefix)
 _register("attention", "suffix_attention", _suffix_attention, _meta_suffix_attention)
 _register("attention", "suffix_attention_into", _suffix_attention_into, _meta_suffix_attention_into)
 cpp, cpp_reason = _load_cpp()

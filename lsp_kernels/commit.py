@@ -56,11 +56,11 @@ def token_stats(
     """
     try:
         shared = NOTHING if workspace is None else reserve(workspace, logits.device, stats_workspace, logits)
-        return TokenStats(*_token_stats(logits, *_tables(vocabulary), *shared))
+        return TokenStats(*_token_stats(logits, *tables_of(vocabulary), *shared))
     except Exception:
         check_logits(logits)
         check_vocabulary(vocabulary, logits.size(-1), logits)
-        explain("token_stats", logits, *_tables(vocabulary), *NOTHING)
+        explain("token_stats", logits, *tables_of(vocabulary), *NOTHING)
         raise
 
 
@@ -105,14 +105,14 @@ def select_prefix(
     try:
         if rule.snap:
             check_rule(rule, vocabulary)
-        flags, *_ = _tables(vocabulary)
+        flags, *_ = tables_of(vocabulary)
         lengths, finished = _select_prefix(margins, tokens, cu_rows, n_active, starts, flags, *rule.arguments)
         return lengths, finished
     except Exception:
         check_rule(rule, vocabulary)
         check_stats(margins, tokens)
         check_vocabulary(vocabulary, None, margins)
-        flags, *_ = _tables(vocabulary)
+        flags, *_ = tables_of(vocabulary)
         explain("select_prefix", margins, tokens, cu_rows, n_active, starts, flags, *rule.arguments)
         raise
 
@@ -175,13 +175,13 @@ def commit_prefix(
         shared: tuple[Tensor | None, Tensor | None] = NOTHING
         if workspace is not None:
             shared = reserve(workspace, logits.device, commit_workspace, logits, cu_rows, n_active, rule)
-        tables = _tables(vocabulary)
+        tables = tables_of(vocabulary)
         return Commit(*_commit_prefix(logits, cu_rows, n_active, starts, *tables, *rule.arguments, *shared))
     except Exception:
         check_rule(rule, vocabulary)
         check_logits(logits)
         check_vocabulary(vocabulary, logits.size(-1), logits)
-        arguments = (logits, cu_rows, n_active, starts, *_tables(vocabulary), *rule.arguments, *NOTHING)
+        arguments = (logits, cu_rows, n_active, starts, *tables_of(vocabulary), *rule.arguments, *NOTHING)
         explain("commit_prefix", *arguments)
         raise
 
@@ -216,7 +216,7 @@ def warmup_commit(
     from .triton.warmup import compile_commit
 
     with torch.cuda.device(logits.device):
-        compile_commit(logits, cu_rows, n_active, starts, _tables(vocabulary), rule.arguments)
+        compile_commit(logits, cu_rows, n_active, starts, tables_of(vocabulary), rule.arguments)
 
 
 def warmup(*arguments: Any, **options: Any) -> None:
@@ -225,5 +225,5 @@ def warmup(*arguments: Any, **options: Any) -> None:
     warmup_commit(*arguments, **options)
 
 
-def _tables(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None, int]:
+def tables_of(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None, int]:
     return (None, None, 0) if vocabulary is None else vocabulary.tables

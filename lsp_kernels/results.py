@@ -65,3 +65,21 @@ class Commit(NamedTuple):
     finished: Tensor
     tokens: Tensor
     margins: Tensor
+
+
+class LinearCommit(NamedTuple):
+    """The result of `linear_commit_prefix`: a `Commit`, and the largest logits, which nobody else has.
+
+    Attributes
+    ----------
+    lengths, finished, tokens, margins : Tensor
+        As in `Commit`; shapes of the hidden states without d.
+    top1 : Tensor, float32
+        The largest logit of every scored row, -inf in the other rows.
+    """
+
+    lengths: Tensor
+    finished: Tensor
+    tokens: Tensor
+    margins: Tensor
+    top1: Tensor

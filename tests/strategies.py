@@ -20,6 +20,7 @@ NANS = {  # quiet and signalling, of both signs
     torch.bfloat16: (0x7FC0, 0xFFC0, 0x7F81, 0xFF81),
     torch.float16: (0x7E00, 0xFE00, 0x7C01, 0xFC01),
 }
+KINDS = ("smooth", "ties", "extreme", "falling", "nan")
 LAYOUTS = ("batch", "slice", "transposed", "wide rows", "packed", "packed wide rows", "single")
 
 
@@ -100,14 +101,18 @@ def random_logits(rng: np.random.Generator, rows: int, size: int, kind: str, dty
 
 @st.composite
 def cases(
-    draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 520, 1100), most: int = 24
+    draw: st.DrawFn,
+    sizes: tuple[int, ...] = (1, 2, 3, 17, 64, 65, 130, 520, 1100),
+    most: int = 24,
+    finite: bool = False,
 ) -> CommitCase:
+    """`finite`: logits of sequences are finite; rows that nobody may look at hold NaN in any case."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     layout = draw(st.sampled_from(LAYOUTS))
     rule = draw(rules)
     dtype = draw(st.sampled_from(DTYPES))
     size = draw(st.sampled_from(sizes))
-    kind = draw(st.sampled_from(["smooth", "ties", "extreme", "falling", "nan"]))
+    kind = draw(st.sampled_from(["smooth", "ties", "falling"] if finite else [*KINDS]))
     batch = 1 if layout == "single" else draw(st.integers(0, 5))
     counts = [int(rng.integers(0, most)) if rng.random() < 0.8 else int(rng.integers(0, 3)) for _ in range(batch)]
     vocabulary, delimiters, stops, suppressed = random_vocabulary(draw, rng, size, rule)

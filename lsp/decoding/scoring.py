@@ -9,12 +9,20 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lsp.decoding.progress import Progress
 from lsp.models.protocol import LmHead
-from lsp_kernels import PrefixRule, Vocabulary, Workspace, commit_prefix, token_stats
+from lsp_kernels import (
+    PrefixRule,
+    Vocabulary,
+    Workspace,
+    commit_prefix,
+    linear_commit_prefix,
+    linear_token_stats,
+    token_stats,
+)
 
 
 class Question(NamedTuple):
@@ -66,6 +74,19 @@ class Scoring:
     def stops(self) -> frozenset[int]:
         return frozenset(self.vocabulary.stop_ids)
 
+    @cached_property
+    def weight(self) -> tuple[Tensor, Tensor | None] | None:
+        """Weight and bias of an LM head that is nothing else, where the fused operations are faster; else None."""
+        head = self.lm_head
+        if type(head) is nn.Linear:
+            weight, bias = head.weight, head.bias
+        elif isinstance(head, Tensor):
+            weight, bias = head, None
+        else:
+            return None
+        fused = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        return (weight, bias) if fused and self.temperature == 0 else None
+
     @torch.no_grad()
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits [R, V] of the tokens at these places of the packed pass."""
@@ -87,6 +108,18 @@ class Scoring:
         best = logits.gather(1, found.tokens.clamp(min=0)[:, None])[:, 0].float()  # -1 in rows that belong to nobody
         return found.lengths, found.tokens, found.margins, best
 
+    def _fused(self, hidden: Tensor, cu_rows: Tensor, n_active: Tensor, rule: PrefixRule | None) -> tuple[Tensor, ...]:
+        """The same without logits: the LM head is part of the operation."""
+        weight, bias = self.weight or (hidden, None)
+        with self.progress.kept("the LM head"):
+            if rule is None:
+                stats = linear_token_stats(hidden, weight, bias=bias, vocabulary=self.vocabulary)
+                return stats.tokens, stats.margins, stats.log_odds, stats.top1
+            found = linear_commit_prefix(
+                hidden, weight, cu_rows, n_active, rule=rule, bias=bias, vocabulary=self.vocabulary
+            )
+        return found.lengths, found.tokens, found.margins, found.top1
+
     def answer(
         self,
         hidden: Tensor,
@@ -97,6 +130,8 @@ class Scoring:
         noise: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
         """What a `Question` asks, on the device; with a rule the lengths come first."""
+        if self.weight is not None:
+            return self._fused(hidden.index_select(0, rows - int(self.shifted)), cu_rows, n_active, rule)
         logits = self.logits(hidden, rows)
         logits = logits if noise is None else noise(logits)
         return self.stats(logits) if rule is None else self.commit(logits, cu_rows, n_active, rule)

@@ -2,5 +2,13 @@
 
 from .attention import suffix_attention
 from .commit import commit_prefix, select_prefix, token_stats
+from .head import linear_commit_prefix, linear_token_stats
 
-__all__ = ["commit_prefix", "select_prefix", "suffix_attention", "token_stats"]
+__all__ = [
+    "commit_prefix",
+    "linear_commit_prefix",
+    "linear_token_stats",
+    "select_prefix",
+    "suffix_attention",
+    "token_stats",
+]

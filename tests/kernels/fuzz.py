@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lsp_kernels import PrefixRule
+from lsp_kernels._ops import SCHEMAS
 
 PAGE = mmap.PAGESIZE
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
@@ -168,6 +169,22 @@ class Fuzz:
         logits = self.tensor([*shape, vocabulary], self.random.choice(FLOATS))
         return [logits, *sequences, *self.tables(vocabulary), *self.rule(), *self.room()]
 
+    def factors(self, rows: list[int]) -> tuple[int, list[Tensor | None]]:
+        """The size of a vocabulary; hidden states of these rows, a weight and perhaps a bias."""
+        size, vocabulary = self.random.choice([1, 2, 3, 16, 33, 256, 300]), self.random.choice([1, 2, 11, 12, 25, 600])
+        dtype = self.random.choice(FLOATS)
+        hidden, weight = self.tensor([*rows, size], dtype), self.tensor([vocabulary, size], dtype)
+        return vocabulary, [hidden, weight, self.maybe(self.tensor([vocabulary], dtype))]
+
+    def linear_token_stats(self) -> list[Any]:
+        vocabulary, factors = self.factors(self.rows()[0])
+        return [*factors, *self.tables(vocabulary), self.number(5), *self.room()]
+
+    def linear_commit_prefix(self) -> list[Any]:
+        shape, sequences = self.rows()
+        vocabulary, factors = self.factors(shape)
+        return [*factors, *sequences, *self.tables(vocabulary), *self.rule(), *self.room()]
+
     def select_prefix(self) -> list[Any]:
         shape, sequences = self.rows()
         tokens = self.tensor(shape, torch.int64, [self.random.choice([-1, 5, 2**62, -(2**62)])] * sum(shape))
@@ -219,7 +236,7 @@ def describe(name: str, operands: list[Any]) -> str:
 
 def main(seed: int, count: int) -> None:
     fuzz, served, refused = Fuzz(seed), 0, 0
-    names = ("token_stats", "select_prefix", "commit_prefix", "suffix_attention", "suffix_attention_into")
+    names = [*SCHEMAS]
     for i in range(count):
         kept.clear()
         name = names[i % len(names)]

@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "setup.py", folder)
     replace_once(folder / NAME / "_namespace.py", 'NAMESPACE = "lsp"', f'NAMESPACE = "{NAMESPACE}"')
     replace_once(folder / NAME / "reference/commit.py", "HIGHEST_LOG_ODDS = 80.0", "HIGHEST_LOG_ODDS = 5.0")
-    replace_once(folder / "csrc/commit.cpp", "length[b] = chosen.length;", "length[b] = -1 - chosen.length;")
+    replace_once(folder / "csrc/sequences.h", "length[b] = chosen.length;", "length[b] = -1 - chosen.length;")
     replace_once(folder / "setup.py", '"-O3"', '"-O0"')  # four times faster to build
     run(folder, "setup.py", "-q", "build_ext", "--inplace", LSP_PACKAGE=NAME)
     assert list((folder / NAME).glob("_C*"))

@@ -43,11 +43,34 @@ def sound() -> dict[str, dict[str, Any]]:
         "token_stats": {"logits": zeros(6, 10), **TABLES, **ROOM},
         "select_prefix": {"margins": zeros(6), "tokens": zeros(6).long(), **SEQUENCES, **flags, **RULE},
         "commit_prefix": {"logits": zeros(6, 10), **SEQUENCES, **TABLES, **RULE, **ROOM},
+        "linear_token_stats": {**FACTORS, **TABLES, "id_offset": 0, **ROOM},
+        "linear_commit_prefix": {**FACTORS, **SEQUENCES, **TABLES, **RULE, **ROOM},
         "suffix_attention": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM},
         "suffix_attention_into": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM, **RESULTS},
     }
 
 
+FACTORS = {"hidden": torch.zeros(6, 5), "weight": torch.zeros(10, 5), "bias": torch.zeros(10)}
+LINEAR = [
+    {"hidden": zeros(())},
+    {"hidden": zeros(5)},
+    {"hidden": zeros(1, 1, 6, 5)},
+    {"hidden": zeros(6, 4)},
+    {"hidden": zeros(6, 0), "weight": zeros(10, 0)},
+    {"hidden": zeros(6, 5).double()},
+    {"hidden": zeros(5, 6).T},
+    {"hidden": zeros(6, 10)[:, ::2]},
+    {"hidden": zeros(1, 5).expand(2**40, 5)},
+    {"weight": zeros(10)},
+    {"weight": zeros(0, 5), "bias": None},
+    {"weight": zeros(10, 5).half()},
+    {"weight": zeros(5, 10).T},
+    {"weight": zeros(1, 5).expand(2**40, 5)},
+    {"bias": zeros(9)},
+    {"bias": zeros(10, 1)},
+    {"bias": zeros(10).bfloat16()},
+    {"bias": zeros(20)[::2]},
+]
 LOGITS = [
     {"logits": zeros(())},
     {"logits": zeros(10)},
@@ -151,6 +174,8 @@ BAD = {
     "token_stats": [*LOGITS, *VOCABULARIES],
     "select_prefix": [*STATS, *BORDERS, *RULES],
     "commit_prefix": [*LOGITS, *VOCABULARIES, *BORDERS, *RULES, {"logits": zeros(1, 6, 10)}],
+    "linear_token_stats": [*LINEAR, *VOCABULARIES, {"id_offset": -1}, {"id_offset": 2**40}],
+    "linear_commit_prefix": [*LINEAR, *VOCABULARIES, *BORDERS, *RULES, {"hidden": zeros(1, 6, 5)}],
     "suffix_attention": TENSORS,
     "suffix_attention_into": [*TENSORS, *OUTPUTS],
 }
@@ -167,6 +192,8 @@ def in_cpp(name: str) -> Callable[..., Any]:
 
 def in_triton(name: str) -> Callable[..., Any]:
     import_or_skip("lsp_kernels.triton.ticket")
+    if name.startswith("linear"):
+        pytest.skip("the head has no Triton kernel: the reference serves GPUs")
     family = "attention" if "attention" in name else "commit"
     return getattr(import_or_skip(f"lsp_kernels.triton.{family}"), name)
 

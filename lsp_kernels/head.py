@@ -1,0 +1,107 @@
+"""The LM head fused with the statistics and with the commit: hidden states in, no logits in between."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ._checks import check_linear, check_vocabulary
+from ._operands import explain
+from ._ops import operators
+from .commit import NOTHING, tables_of
+from .results import LinearCommit, TokenStats
+from .rule import PrefixRule
+from .vocabulary import Vocabulary, check_rule
+
+_linear_token_stats = operators.linear_token_stats.default
+_linear_commit_prefix = operators.linear_commit_prefix.default
+
+
+def linear_token_stats(
+    hidden: Tensor,
+    weight: Tensor,
+    *,
+    bias: Tensor | None = None,
+    vocabulary: Vocabulary | None = None,
+    id_offset: int = 0,
+) -> TokenStats:
+    """`token_stats` of the logits ``hidden @ weight.T + bias``, which are never stored.
+
+    Parameters
+    ----------
+    hidden : Tensor, float32, bfloat16 or float16, [B, L, d] or [R, d]
+        Final hidden states; any strides, as long as the last dimension is contiguous.
+    weight : Tensor, dtype of hidden, [V, d]
+        The weight of the LM head, as it is: no other copy of it is made.
+    bias : Tensor, dtype of hidden, [V], optional
+    vocabulary : Vocabulary, optional
+        Its suppressed ids are left out. It has V ids.
+    id_offset : int
+        Added to the tokens: the first id of a shard of the vocabulary.
+
+    Returns
+    -------
+    TokenStats
+        Of logits that are accumulated in float32, whatever the dtype. In 16 bits `torch.nn.functional.linear` rounds
+        the logits first, so the best token may be another one where two logits are closer than that rounding.
+
+    Notes
+    -----
+    A logit is wrong by at most ``d * 2**-23 * |h| * |w|``, with the Euclidean norms of the row and of the id's weight,
+    however it is accumulated. So the tokens of any two backends are equal where the margin exceeds twice that.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lsp_kernels import linear_token_stats
+    >>> stats = linear_token_stats(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
+    >>> stats.tokens, stats.margins
+    (tensor([2]), tensor([1.]))
+    """
+    try:
+        return TokenStats(*_linear_token_stats(hidden, weight, bias, *tables_of(vocabulary), id_offset, *NOTHING))
+    except Exception:
+        check_linear(hidden, weight, bias)
+        check_vocabulary(vocabulary, weight.size(0), hidden)
+        explain("linear_token_stats", hidden, weight, bias, *tables_of(vocabulary), id_offset, *NOTHING)
+        raise
+
+
+def linear_commit_prefix(
+    hidden: Tensor,
+    weight: Tensor,
+    cu_rows: Tensor | None = None,
+    n_active: Tensor | None = None,
+    starts: Tensor | None = None,
+    *,
+    rule: PrefixRule,
+    bias: Tensor | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> LinearCommit:
+    """`commit_prefix` of the logits ``hidden @ weight.T + bias``, which are never stored.
+
+    Only the rows that the rule looks at are computed. `hidden`, `weight` and `bias` are as in `linear_token_stats`, the
+    other arguments as in `commit_prefix`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lsp_kernels import PrefixRule, linear_commit_prefix
+    >>> hidden, weight = torch.eye(4)[:, :3], 5 * torch.eye(3)
+    >>> linear_commit_prefix(hidden, weight, rule=PrefixRule(0.25, 1.0, snap=False)).tokens
+    tensor([0, 1, 2, 0])
+    """
+    try:
+        if rule.snap:
+            check_rule(rule, vocabulary)
+        sequences = (cu_rows, n_active, starts)
+        tables = tables_of(vocabulary)
+        return LinearCommit(
+            *_linear_commit_prefix(hidden, weight, bias, *sequences, *tables, *rule.arguments, *NOTHING)
+        )
+    except Exception:
+        check_rule(rule, vocabulary)
+        check_linear(hidden, weight, bias)
+        check_vocabulary(vocabulary, weight.size(0), hidden)
+        sequences, tables = (cu_rows, n_active, starts), tables_of(vocabulary)
+        explain("linear_commit_prefix", hidden, weight, bias, *sequences, *tables, *rule.arguments, *NOTHING)
+        raise

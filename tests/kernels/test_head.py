@@ -1,0 +1,204 @@
+"""The LM head fused with the statistics: the commit operations on float32 logits that are never stored."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import lsp_kernels
+from lsp_kernels import PrefixRule, Vocabulary
+from tests.strategies import DTYPES, CommitCase, cases
+from tests.support import check_commit, check_stats, examples, ints, same
+
+
+class ByIdentity:
+    """The commit operations on given logits, by the head operations: hidden states of zeros and a one pick a column.
+
+    Every product and sum is exact, so the results are those of the logits bit for bit.
+    """
+
+    def __init__(self, backend: object) -> None:
+        self.backend = backend
+
+    @staticmethod
+    def factors(logits: Tensor) -> tuple[Tensor, Tensor]:
+        rows = logits.reshape(math.prod(logits.shape[:-1]), logits.size(-1))
+        size = max(len(rows), 1)
+        hidden = torch.eye(size, dtype=logits.dtype)[: len(rows)]
+        hidden[rows.isnan().all(-1)] = math.nan
+        weight = torch.zeros(logits.size(-1), size, dtype=logits.dtype)
+        weight[:, : len(rows)] = rows.nan_to_num(0.0).T
+        return hidden.view(*logits.shape[:-1], size), weight
+
+    def commit_prefix(self, logits: Tensor, **arguments: object) -> lsp_kernels.Commit:
+        return self.backend.linear_commit_prefix(*self.factors(logits), **arguments)
+
+    def token_stats(self, logits: Tensor, **arguments: object) -> lsp_kernels.TokenStats:
+        return self.backend.linear_token_stats(*self.factors(logits), **arguments)
+
+
+@examples(300)
+@given(case=cases(finite=True))
+def test_commit_agrees_with_the_enumeration_of_thresholds(backend, case: CommitCase) -> None:
+    check_commit(ByIdentity(backend), case)
+
+
+@examples(200)
+@given(case=cases(most=10, finite=True))
+def test_stats_agree_with_the_definition(backend, case: CommitCase) -> None:
+    check_stats(ByIdentity(backend), case)
+
+
+def factors(rows: int, size: int, ids: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(n, size, generator=generator).to(dtype) for n in (rows, ids))
+
+
+def check_products(stats: lsp_kernels.TokenStats, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+    """Every result is that of exact logits, but for the error that the docstring states."""
+    logits = hidden.double() @ weight.double().T + (0 if bias is None else bias.double())
+    bound = hidden.size(-1) * 2**-23 * hidden.double().norm(dim=-1, keepdim=True) * weight.double().norm(dim=-1)
+    worst = bound.amax(-1)
+    top = logits.topk(2)
+    for got, expected in ((stats.top1, top.values[..., 0]), (stats.top2, top.values[..., 1])):
+        assert ((got.double() - expected).abs() <= worst + 1e-30).all()
+    sure = top.values[..., 0] - top.values[..., 1] > 2 * worst
+    assert (stats.tokens == top.indices[..., 0])[sure].all()
+    others = logits.scatter(-1, stats.tokens[..., None], -math.inf)
+    chosen = logits.gather(-1, stats.tokens[..., None])[..., 0]
+    odds = (chosen - others.logsumexp(-1)).clamp(max=80)
+    assert ((stats.log_odds.double() - odds).abs() <= 2 * worst + 2e-5).all()
+
+
+@examples(60)
+@given(
+    rows=st.sampled_from([1, 2, 15, 16, 17, 31, 33, 64, 100, 257, 300]),
+    size=st.sampled_from([1, 2, 3, 7, 16, 31, 64, 255, 256, 257, 600]),
+    ids=st.sampled_from([2, 3, 11, 12, 13, 25, 511, 512, 513, 1100]),
+    dtype=st.sampled_from(DTYPES),
+    with_bias=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_products_are_exact_but_for_the_stated_error(backend, rows, size, ids, dtype, with_bias, seed) -> None:
+    hidden, weight = factors(rows, size, ids, dtype, seed)
+    bias = factors(1, ids, 1, dtype, seed + 1)[0][0] if with_bias else None
+    check_products(backend.linear_token_stats(hidden, weight, bias=bias), hidden, weight, bias)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "size"), [(1, 1024), (5, 4096)])
+def test_a_large_vocabulary(backend, rows: int, size: int, dtype: torch.dtype) -> None:
+    hidden, weight = factors(rows, size, 20000, dtype)
+    check_products(backend.linear_token_stats(hidden, weight), hidden, weight)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_strides_with_a_contiguous_last_dimension(backend, dtype: torch.dtype) -> None:
+    hidden, weight = factors(12, 33, 40, dtype)
+    wide_hidden, wide_weight = torch.zeros(4, 5, 47, dtype=dtype), torch.zeros(40, 35, dtype=dtype)
+    wide_hidden[:, 1:4, 3:36] = hidden.view(3, 4, 33).transpose(0, 1)
+    wide_weight[:, 1:34] = weight
+    got = backend.linear_token_stats(wide_hidden[:, 1:4, 3:36].transpose(0, 1), wide_weight[:, 1:34])
+    for here, there in zip(got, backend.linear_token_stats(hidden.view(3, 4, 33), weight), strict=True):
+        torch.testing.assert_close(here, there, rtol=1e-6, atol=1e-5)
+
+
+def test_a_shard_gives_global_ids(backend) -> None:
+    hidden, weight = factors(6, 32, 100, torch.float32)
+    whole = backend.linear_token_stats(hidden, weight)
+    left, right = (backend.linear_token_stats(hidden, weight[a:b], id_offset=a) for a, b in ((0, 40), (40, 100)))
+    same(torch.where(left.top1 >= right.top1, left.tokens, right.tokens), whole.tokens)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weight_that_is_not_finite(backend, value: float, dtype: torch.dtype) -> None:
+    hidden, weight = factors(4, 8, 30, dtype)
+    hidden = hidden.abs() + 0.1
+    weight[17, 3] = value
+    stats = backend.linear_token_stats(hidden, weight)
+    expected = lsp_kernels.reference.token_stats(hidden.float() @ weight.float().T)
+    same(stats.tokens, expected.tokens)
+    torch.testing.assert_close(stats.top2, expected.top2, equal_nan=True)
+    torch.testing.assert_close(stats.log_odds, expected.log_odds, equal_nan=True)
+    hidden_id = Vocabulary(30, suppress=[17])
+    assert backend.linear_token_stats(hidden, weight, vocabulary=hidden_id).top2.isfinite().all()
+
+
+def test_only_rows_that_the_rule_looks_at_are_scored(backend) -> None:
+    hidden, weight = factors(40, 16, 50, torch.float32)
+    rule = PrefixRule(0.25, 0.5, snap=False)
+    hidden[rule.scored_rows(40) :] = math.nan
+    commit = backend.linear_commit_prefix(hidden, weight, rule=rule)
+    assert commit.lengths.item() > 0
+    scored = rule.scored_rows(40)
+    assert (commit.tokens[scored:] == -1).all()
+    assert (commit.top1[scored:] == -math.inf).all()
+    same(commit.top1[:scored], backend.linear_token_stats(hidden[:scored], weight).top1)
+
+
+def test_results_do_not_depend_on_the_threads(backend) -> None:
+    hidden, weight = factors(40, 300, 3000, torch.float32)
+    threads, found = torch.get_num_threads(), []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        found.append(backend.linear_token_stats(hidden, weight))
+    torch.set_num_threads(threads)
+    for other in found[1:]:
+        for got, expected in zip(other, found[0], strict=True):
+            same(got, expected)
+
+
+def test_operators_pass_opcheck_and_compile_as_one_graph() -> None:
+    hidden, weight = factors(6, 16, 50, torch.float32)
+    rule = PrefixRule(snap=False)
+    stats = (hidden, weight, None, None, None, 0, 3, None, None)
+    commit = (hidden, weight, None, ints(0, 2, 6), None, None, None, None, 0, *rule.arguments, None, None)
+    torch.library.opcheck(torch.ops.lsp.linear_token_stats.default, stats)
+    torch.library.opcheck(torch.ops.lsp.linear_commit_prefix.default, commit)
+
+    def step(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        found = lsp_kernels.linear_token_stats(hidden, weight)
+        return found.log_odds, lsp_kernels.linear_commit_prefix(hidden, weight, rule=rule).lengths
+
+    for got, expected in zip(torch.compile(step, fullgraph=True)(hidden), step(hidden), strict=True):
+        assert torch.equal(got, expected)
+
+
+BAD = [
+    ({"hidden": torch.zeros(6)}, ValueError, r"shape of hidden: expected \[B, L, d\] or \[R, d\]"),
+    ({"hidden": torch.zeros(6, 0), "weight": torch.zeros(9, 0)}, ValueError, "shape of hidden: expected at least one"),
+    ({"hidden": torch.zeros(6, 4).double()}, TypeError, "dtype of hidden: expected float32, bfloat16 or float16"),
+    ({"hidden": torch.zeros(4, 6).T}, ValueError, "strides of hidden: expected the last dimension"),
+    ({"weight": torch.zeros(9, 5)}, ValueError, r"shape of weight: expected \[V, 4\], got \[9, 5\]"),
+    ({"weight": torch.zeros(0, 4)}, ValueError, "shape of weight: expected 1 to"),
+    ({"weight": torch.zeros(9, 4).half()}, TypeError, "dtype of weight: expected torch.float32 as hidden"),
+    ({"weight": torch.zeros(4, 9).T}, ValueError, "strides of weight: expected the last dimension"),
+    ({"weight": torch.zeros(9, 4, device="meta")}, ValueError, "device of weight: expected cpu, got meta"),
+    ({"bias": torch.zeros(8)}, ValueError, r"shape of bias: expected \[9\], got \[8\]"),
+    ({"bias": torch.zeros(9).half()}, TypeError, "dtype of bias: expected float32"),
+    ({"vocabulary": Vocabulary(8)}, ValueError, "vocabulary: expected size V = 9, got 8"),
+    ({"weight": "w"}, TypeError, "weight: expected a Tensor, got str"),
+]
+
+
+@pytest.mark.abuse("operators")
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"), BAD, ids=[f"{next(iter(w))} {i}" for i, (w, *_) in enumerate(BAD)]
+)
+def test_bad_operands_are_refused_by_name(wrong: dict, error: type[Exception], message: str) -> None:
+    good = {"hidden": torch.zeros(6, 4), "weight": torch.zeros(9, 4)}
+    with pytest.raises(error, match=f"Invalid {message}"):
+        lsp_kernels.linear_token_stats(**good | wrong)
+    with pytest.raises(error, match=f"Invalid {message}"):
+        lsp_kernels.linear_commit_prefix(**good | wrong, rule=PrefixRule(snap=False))
+
+
+def test_a_bad_offset_is_refused() -> None:
+    with pytest.raises(ValueError, match="Invalid id_offset: expected an integer from 0"):
+        lsp_kernels.linear_token_stats(torch.zeros(6, 4), torch.zeros(9, 4), id_offset=-1)
