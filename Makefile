@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+GPU_TESTS := tests/triton tests/virtual_gpu_tests # run beside the others: each half uses one core
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
@@ -17,11 +18,12 @@ demo: $(READY) ## see the embedded model solve held-out problems, schedulers bes
 
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
 test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
-	@TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted > $(VENV)/interpreted.log 2>&1 & beside=$$!; \
+	@{ TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted && \
+	  $(BIN)/python -m pytest --ignore=tests/triton/interpreted $(GPU_TESTS); } > $(VENV)/gpu_tests.log 2>&1 & beside=$$!; \
 	trap "kill $$beside" INT TERM; \
-	$(BIN)/python -m pytest --ignore=tests/triton/interpreted; here=$$?; \
+	$(BIN)/python -m pytest $(GPU_TESTS:%=--ignore=%); here=$$?; \
 	wait $$beside; there=$$?; \
-	cat $(VENV)/interpreted.log; \
+	cat $(VENV)/gpu_tests.log; \
 	exit $$((here + there))
 
 test-abuse: export OMP_WAIT_POLICY = PASSIVE
