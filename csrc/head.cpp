@@ -44,8 +44,8 @@ void score_rows(const Tensor& hidden, const Tensor& weight, const MaybeTensor& b
   const int64_t count = rows.size(), vocabulary = weight.size(0), size = weight.size(1);
   std::vector<const T*> places(count);
   for (int64_t r = 0; r < count; ++r) places[r] = data_of<T>(hidden) + rows[r].offset;
-  const int64_t wanted = std::clamp<int64_t>((vocabulary + IDS - 1) / IDS, 1, RANGES);
-  const int64_t length = ((vocabulary + wanted - 1) / wanted + IDS - 1) / IDS * IDS;
+  const int64_t grains = (vocabulary + GRAIN_OF_IDS - 1) / GRAIN_OF_IDS;
+  const int64_t length = (grains + RANGES - 1) / RANGES * GRAIN_OF_IDS, at_once = ids_of(size);
   const int64_t ranges = (vocabulary + length - 1) / length, blocks = (count + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
   std::vector<Top2> found(ranges * count);
 
@@ -55,9 +55,9 @@ void score_rows(const Tensor& hidden, const Tensor& weight, const MaybeTensor& b
     const int64_t range = task / blocks, row = task % blocks * ROWS_AT_ONCE, here = std::min(ROWS_AT_ONCE, count - row);
     const int64_t end = std::min(vocabulary, (range + 1) * length);
     Top2 part[ROWS_AT_ONCE];
-    for (int64_t id = range * length; id < end; id += IDS) {
+    for (int64_t id = range * length; id < end; id += at_once) {
       const Product<T> product{places.data() + row, here, data_of<T>(weight), weight.stride(0),
-                               bias ? data_of<T>(*bias) : nullptr, size, id, std::min(end, id + IDS), suppressed};
+                               bias ? data_of<T>(*bias) : nullptr, size, id, std::min(end, id + at_once), suppressed};
       Blocks::template run<REST>(product, *memory, part);
       for (int64_t r = 0; r < here; ++r) {
         Top2& whole = found[range * count + row + r];

@@ -8,9 +8,14 @@
 
 namespace LSP_NAMESPACE {
 
-constexpr int64_t IDS = 512;            // ids of a task
-constexpr int64_t DEPTH = 256;          // products that are added one after the other; a logit is a sum of such sums
-constexpr int64_t ROWS_AT_ONCE = 256;   // rows of a task
+constexpr int64_t ROWS_AT_ONCE = 256;  // rows of a task
+constexpr int64_t GRAIN_OF_IDS = 512;  // a range of the vocabulary is a multiple of it
+
+// A hidden size of up to WHOLE is one chunk: then logits stay in registers, and a task may have many ids, for which the
+// rows are put side by side once. A larger one has several, and the logits of the task so far are kept.
+constexpr int64_t WHOLE = 1024, CHUNK = 512;
+inline int64_t depth_of(int64_t size) { return size <= WHOLE ? size : CHUNK; }
+inline int64_t ids_of(int64_t size) { return size <= WHOLE ? 2048 : 512; }
 
 template <class T>
 struct Product {

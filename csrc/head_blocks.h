@@ -9,6 +9,7 @@
 constexpr int VECS = 2;  // vectors of a panel of rows: TILE * VECS accumulators fit the registers
 constexpr int TILE = LSP_ISA_BITS == 512 ? 12 : LSP_ISA_BITS ? 6 : 2;  // ids at once
 constexpr int WIDTH = VECS * LANES;
+constexpr int64_t STRETCH = 64;  // factors between two prefetches
 
 inline Vec splat_bits(int32_t x) {
   float out;
@@ -111,7 +112,7 @@ struct Head {
       if (task.stride % 2 == 0 && n % 2 == 0) return reinterpret_cast<const F*>(from);
     }
     auto* out = memory.weights.data();
-    stride = DEPTH / PER_FACTOR;
+    stride = (depth_of(task.size) + PER_FACTOR - 1) / PER_FACTOR;
     for (int m = 0; m < M; ++m, from += task.stride) {
       if constexpr (PER_FACTOR == 2) {
         std::memset(out + m * stride, 0, 4 * stride);
@@ -126,13 +127,17 @@ struct Head {
   }
 
   template <bool REST, int M, int N>
-  void add_panel(const F* weights, int64_t stride, const F* panel, int64_t depth, int64_t id, int64_t row, bool first, bool last,
-                 const bool (&hidden)[M]) const {
+  void add_panel(const F* weights, int64_t stride, const F* panel, int64_t depth, const T* next, int64_t id, int64_t row,
+                 bool first, bool last, const bool (&hidden)[M]) const {
     Vec sum[M][N];
     float* at = memory.logits.data() + (id - task.begin) * padded + row;
     for (int m = 0; m < M; ++m)
       for (int n = 0; n < N; ++n) sum[m][n] = splat(0.0f);
-    multiply(sum, weights, stride, 1, panel, N * LANES, depth);
+    // The first panel fetches the next ids, a little at a time: all at once would stall.
+    for (int64_t k = 0; k < depth; k += STRETCH) {
+      if (next) prefetch_rows(next + k * PER_FACTOR, task.stride, M, STRETCH * PER_FACTOR);
+      multiply(sum, weights + k, stride, 1, panel + k * N * LANES, N * LANES, std::min(STRETCH, depth - k));
+    }
     for (int m = 0; m < M; ++m) {
       for (int n = 0; n < N; ++n) {
         if (!first) sum[m][n] = add(sum[m][n], load(at + m * padded + n * LANES));
@@ -155,17 +160,17 @@ struct Head {
   void add_tile(int64_t id, int64_t begin, int64_t n) const {
     int64_t stride;
     const F* weights = factors_of<M>(id, begin, n, stride);
-    if (id + M < task.end) prefetch_rows(task.weight + (id + M) * task.stride + begin, task.stride, std::min<int64_t>(M, task.end - id - M), n);
     bool hidden[M];
     for (int m = 0; m < M; ++m) hidden[m] = is_suppressed(id + m);
     const int64_t depth = (n + PER_FACTOR - 1) / PER_FACTOR;
     const bool first = begin == 0, last = begin + n == task.size;
     const F* panel = reinterpret_cast<const F*>(memory.hidden.data());
-    for (int64_t row = 0; row < padded; row += WIDTH, panel += WIDTH * depth) {
+    const T* next = id + 2 * M <= task.end ? task.weight + (id + M) * task.stride + begin : nullptr;
+    for (int64_t row = 0; row < padded; row += WIDTH, panel += WIDTH * depth, next = nullptr) {
       if (padded - row >= WIDTH) {
-        add_panel<REST, M, VECS>(weights, stride, panel, depth, id, row, first, last, hidden);
+        add_panel<REST, M, VECS>(weights, stride, panel, depth, next, id, row, first, last, hidden);
       } else {
-        add_panel<REST, M, 1>(weights, stride, panel, depth, id, row, first, last, hidden);
+        add_panel<REST, M, 1>(weights, stride, panel, depth, next, id, row, first, last, hidden);
       }
     }
   }
@@ -177,13 +182,14 @@ struct Head {
 
   template <bool REST>
   void run(Top2* out) const {
-    memory.hidden.resize(padded * DEPTH);
-    memory.weights.resize(TILE * DEPTH);
-    memory.logits.resize(task.size > DEPTH ? (task.end - task.begin) * padded : 0);
+    const int64_t depth = depth_of(task.size);
+    memory.hidden.resize(padded * (depth + 1));
+    memory.weights.resize(TILE * (depth + 1));
+    memory.logits.resize(task.size > depth ? (task.end - task.begin) * padded : 0);
     memory.state.assign(State::PARTS * padded, 0.0f);
     std::fill_n(memory.state.data(), 2 * padded, -INFINITY);
-    for (int64_t begin = 0; begin < task.size; begin += DEPTH) {
-      const int64_t n = std::min(DEPTH, task.size - begin);
+    for (int64_t begin = 0; begin < task.size; begin += depth) {
+      const int64_t n = std::min(depth, task.size - begin);
       pack(begin, n);
       int64_t id = task.begin;
       for (; id + TILE <= task.end; id += TILE) add_tile<REST, TILE>(id, begin, n);
