@@ -73,7 +73,7 @@ class OptionalBuild(build_ext):
         folder.mkdir(parents=True, exist_ok=True)
         source = folder / "empty.cpp"
         source.write_text("")
-        objects = self.compiler.compile([str(source)])
+        objects = self.compiler.compile([str(source.resolve())], output_dir=str(folder))  # else it lands in the clone
         soname = [f"-Wl,-soname,{name}"]
         self.compiler.link_shared_object(objects, str(folder / name), extra_preargs=soname, target_lang="c++")
         return str(folder)

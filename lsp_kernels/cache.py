@@ -131,8 +131,12 @@ class PrefixCache:
         """
         rows = range(self.batch) if slots is None else self._rows("slots", slots)
         append = [as_integer(f"append[{b}]", n, 0) for b, n in enumerate(append)]
+        if slots is not None and len(append) != len(rows):
+            raise ValueError(f"Invalid slots: expected a row for each of {len(append)} sequences, got {len(rows)}")
         if len(append) != len(rows):
-            raise ValueError(f"Invalid append: expected {len(rows)} lengths, got {len(append)}")
+            raise ValueError(
+                f"Invalid append: expected {len(rows)} lengths, one for each row (or slots), got {len(append)}"
+            )
         if len(set(rows)) < len(rows):
             raise ValueError(f"Invalid slots: expected distinct rows, got {list(rows)}")
         for b, (row, new) in enumerate(zip(rows, append, strict=True)):
@@ -197,11 +201,13 @@ class PrefixCache:
         lengths = self._lengths.copy()
         for row, new in zip(begun.rows, begun.append, strict=True):
             lengths[row] += new
-        self._set(lengths)
+        self._set(lengths, set(begun.rows))
 
     def _begun(self, name: str) -> Pass:
         if self._pass is None:
-            raise RuntimeError(f"Invalid call of {name}: expected a pass that has begun, got none; call begin")
+            raise RuntimeError(
+                f"Invalid call of {name}: expected a pass that has begun, got none or one whose rows changed"
+            )
         return self._pass
 
     def copy_row(self, source: int, target: int) -> None:
@@ -212,10 +218,11 @@ class PrefixCache:
         length = self._lengths[source]
         for layer in (*self.k, *self.v):
             layer[target, :, :length] = layer[source, :, :length]
-        self._set([length if row == target else held for row, held in enumerate(self._lengths)])
+        self._set([length if row == target else held for row, held in enumerate(self._lengths)], {target})
 
     def release(self, slot: int) -> None:
         """Empties a row, for the next sequence; what it held is never read again."""
+        (slot,) = self._rows("slot", [slot])
         self.truncate({slot: 0})
 
     def refresh(self, sequences: Iterable[int] | None = None) -> None:
@@ -223,22 +230,31 @@ class PrefixCache:
         self.truncate(dict.fromkeys(range(self.batch) if sequences is None else sequences, 0))
 
     def truncate(self, lengths: dict[int, int]) -> None:
-        """Shortens the prefix of each row b among the keys to ``lengths[b]``."""
+        """Shortens the prefix of each row b among the keys to ``lengths[b]``.
+
+        A pass that has begun on one of these rows is over; a pass on others goes on. So with `release` and `copy_row`.
+        """
         self._rows("sequences", lengths)
         for b, length in lengths.items():
             if not 0 <= as_integer(f"lengths[{b}]", length, 0) <= self._lengths[b]:
                 raise ValueError(f"Invalid lengths[{b}]: expected 0 to {self._lengths[b]} (frozen), got {length}")
-        self._set([lengths.get(b, held) for b, held in enumerate(self._lengths)])
+        self._set([lengths.get(b, held) for b, held in enumerate(self._lengths)], set(lengths))
 
     def _rows(self, name: str, rows: Iterable[int]) -> list[int]:
-        out = [as_integer(name, row, 0) for row in rows]
-        if out and max(out) >= self.batch:
-            raise ValueError(f"Invalid {name}: expected 0 to {self.batch - 1}, got {max(out)}")
-        return out
+        if not isinstance(rows, Iterable):
+            raise TypeError(f"Invalid {name}: expected integers, got {rows!r}")
+        out = list(rows)
+        for row in out:
+            if isinstance(row, int) and not 0 <= row < self.batch:
+                raise ValueError(f"Invalid {name}: expected 0 to {self.batch - 1}, got {row}")
+        return [as_integer(name, row, 0) for row in out]
 
-    def _set(self, lengths: list[int]) -> None:
+    def _set(self, lengths: list[int], changed: set[int]) -> None:
+        """New lengths; a pass that has begun on a row that `changed` is over."""
         upload(lengths, self.lengths)
-        self._lengths, self._pass = lengths, None
+        self._lengths = lengths
+        if self._pass is not None and changed & set(self._pass.rows):
+            self._pass = None
 
     def __repr__(self) -> str:
         shape = ", ".join(f"{name}={getattr(self, name)}" for name in SHAPE)

@@ -79,7 +79,7 @@ def backends() -> Report:
         gpu = (
             f"Triton ({triton_note()})"
             if has(f"{NAMESPACE}::{name}", "CUDA")
-            else f"reference ({_ops.triton_reason()})"
+            else f"reference ({_ops.triton_reason() or 'it has no Triton kernel'})"
         )
         yield name, f"CPU: {cpu}; GPU: {gpu}; other devices: reference"
     if reason := _ops.triton_reason():

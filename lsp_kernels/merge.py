@@ -54,7 +54,9 @@ def merge_token_stats(parts: Sequence[TokenStats]) -> TokenStats:
 
 def check_parts(parts: Sequence[TokenStats]) -> None:
     """Raises unless there is at least one part, and all are statistics of the same rows."""
-    if not isinstance(parts, Sequence) or isinstance(parts, TokenStats) or not parts:
+    if not isinstance(parts, Sequence) or isinstance(parts, TokenStats):
+        raise TypeError(f"Invalid parts: expected a list of TokenStats, one per shard, got a {type(parts).__name__}")
+    if not parts:
         raise ValueError("Invalid parts: expected the TokenStats of at least one shard, got none")
     first: Tensor | None = None
     for i, part in enumerate(parts):

@@ -127,6 +127,31 @@ def test_what_a_released_row_held_is_never_read() -> None:
     assert_same_bits(*after)
 
 
+def test_a_row_that_is_not_in_the_pass_may_be_released_meanwhile() -> None:
+    cache = PrefixCache(**SHAPE)
+    one_pass(cache, [5, 4, 3], [5, 4, 3])
+    cache.begin(ints(0, 2), [2], slots=[0])
+    cache.release(1)
+    cache.copy_row(2, 1)
+    for layer in range(2):
+        cache.attend(layer, *torch.zeros(3, 2, 2, 32))
+    cache.advance()
+    assert cache.lengths.tolist() == [7, 3, 3]
+    cache.begin(ints(0, 2), [2], slots=[0])
+    cache.release(0)
+    with pytest.raises(RuntimeError, match="got none or one whose rows changed"):
+        cache.advance()
+
+
+@pytest.mark.abuse("operators")
+def test_slots_that_are_no_integers_are_refused() -> None:
+    cache = PrefixCache(**SHAPE)
+    with pytest.raises(TypeError, match="Invalid slots: expected integers, got 5"):
+        cache.begin(None, [1], 5)
+    with pytest.raises(TypeError, match=r"Invalid slot: expected an integer, got \[0, 1\]"):
+        cache.release([0, 1])
+
+
 def test_a_replay_is_begin_written_advance() -> None:
     cache = PrefixCache(**SHAPE)
     cache.begin(ints(0, 2, 2, 3), [2, 0, 1])
@@ -156,19 +181,19 @@ BAD = [
     pytest.param(lambda c: c.begin(ints(0, 3, 1, 3), [0, 0, 0]), "cu_seqlens: expected non-decreasing", id="borders"),
     pytest.param(lambda c: c.begin(ints(0, 3), [0, 0, 0]), r"shape of cu_seqlens: expected \[4\]", id="few borders"),
     pytest.param(lambda c: c.begin(None, [1, 17, 0]), r"append\[1\]: expected at most 12.*got 17", id="past the end"),
-    pytest.param(lambda c: c.begin(None, [1, 1]), "append: expected 3 lengths, got 2", id="too few lengths"),
+    pytest.param(lambda c: c.begin(None, [1, 1]), "append: expected 3 lengths, one for each row", id="too few lengths"),
     pytest.param(lambda c: c.begin(None, [1, -1, 0]), r"append\[1\]: expected an integer from 0", id="negative"),
     pytest.param(lambda c: c.truncate({1: 5}), r"lengths\[1\]: expected 0 to 4 \(frozen\), got 5", id="longer"),
     pytest.param(lambda c: c.truncate({3: 0}), "sequences: expected 0 to 2, got 3", id="no such sequence"),
     pytest.param(lambda c: c.refresh([0, 7]), "sequences: expected 0 to 2, got 7", id="no such sequence to refresh"),
     pytest.param(lambda c: c.begin(None, [0, 0], [0, 3]), "slots: expected 0 to 2, got 3", id="no such slot"),
     pytest.param(lambda c: c.begin(None, [0, 0], [1, 1]), r"slots: expected distinct rows, got \[1, 1\]", id="twice"),
-    pytest.param(lambda c: c.begin(None, [0], [1, 2]), "append: expected 2 lengths, got 1", id="more slots"),
+    pytest.param(lambda c: c.begin(None, [0], [1, 2]), "slots: expected a row for each of 1", id="more slots"),
     pytest.param(lambda c: c.begin(None, [13], [1]), r"append\[0\]: expected at most 12 \(", id="no room"),
     pytest.param(lambda c: c.copy_row(0, 3), "target: expected 0 to 2, got 3", id="no such target"),
-    pytest.param(lambda c: c.copy_row(-1, 0), "source: expected an integer from 0", id="no such source"),
+    pytest.param(lambda c: c.copy_row(-1, 0), "source: expected 0 to 2, got -1", id="no such source"),
     pytest.param(lambda c: c.copy_row(1, 1), "target: expected another row than the source, got 1", id="onto itself"),
-    pytest.param(lambda c: c.release(3), "sequences: expected 0 to 2, got 3", id="no such slot to release"),
+    pytest.param(lambda c: c.release(3), "slot: expected 0 to 2, got 3", id="no such slot to release"),
     pytest.param(lambda c: c.attend(2, *torch.zeros(3, 1, 2, 32)), "layer: expected 0 to 1, got 2", id="no such layer"),
 ]  # fmt: skip
 

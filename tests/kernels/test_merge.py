@@ -78,6 +78,11 @@ def test_two_processes_give_the_result_of_one() -> None:
 
 BAD = [
     ([], ValueError, "parts: expected the TokenStats of at least one shard, got none"),
+    (
+        token_stats(torch.zeros(3, 5)),
+        TypeError,
+        "parts: expected a list of TokenStats, one per shard",
+    ),
     ([3], TypeError, r"parts\[0\]: expected a TokenStats, got int"),
     (
         [token_stats(torch.zeros(3, 5)), token_stats(torch.zeros(4, 5))],
@@ -88,7 +93,7 @@ BAD = [
 
 
 @pytest.mark.abuse("operators")
-@pytest.mark.parametrize(("parts", "error", "message"), BAD, ids=["nothing", "no statistics", "other rows"])
+@pytest.mark.parametrize(("parts", "error", "message"), BAD, ids=["nothing", "no list", "no statistics", "other rows"])
 def test_bad_parts_are_refused_by_name(parts, error, message: str) -> None:
     with pytest.raises(error, match=f"Invalid {message}"):
         merge_token_stats(parts)
