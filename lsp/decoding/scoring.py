@@ -108,9 +108,16 @@ class Scoring:
         best = logits.gather(1, found.tokens.clamp(min=0)[:, None])[:, 0].float()  # -1 in rows that belong to nobody
         return found.lengths, found.tokens, found.margins, best
 
-    def _fused(self, hidden: Tensor, cu_rows: Tensor, n_active: Tensor, rule: PrefixRule | None) -> tuple[Tensor, ...]:
+    def _fused(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        hidden: Tensor,
+        cu_rows: Tensor,
+        n_active: Tensor,
+        rule: PrefixRule | None,
+    ) -> tuple[Tensor, ...]:
         """The same without logits: the LM head is part of the operation."""
-        weight, bias = self.weight or (hidden, None)
         with self.progress.kept("the LM head"):
             if rule is None:
                 stats = linear_token_stats(hidden, weight, bias=bias, vocabulary=self.vocabulary)
@@ -131,7 +138,8 @@ class Scoring:
     ) -> tuple[Tensor, ...]:
         """What a `Question` asks, on the device; with a rule the lengths come first."""
         if self.weight is not None:
-            return self._fused(hidden.index_select(0, rows - int(self.shifted)), cu_rows, n_active, rule)
+            chosen = hidden.index_select(0, rows - int(self.shifted))
+            return self._fused(*self.weight, chosen, cu_rows, n_active, rule)
         logits = self.logits(hidden, rows)
         logits = logits if noise is None else noise(logits)
         return self.stats(logits) if rule is None else self.commit(logits, cu_rows, n_active, rule)
