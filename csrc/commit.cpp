@@ -72,9 +72,11 @@ void scan_logits(const Tensor& logits, const std::vector<Row>& rows, const Suppr
 }
 
 // `partials` and `tickets` are the workspace of the GPU kernels, which is not needed here.
-std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTensor flags, MaybeTensor suppress, int64_t lowest,
-                                                       MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
+SixTensors token_stats(Tensor logits, MaybeTensor flags, MaybeTensor suppress, int64_t lowest, int64_t id_offset,
+                       MaybeTensor noise, bool entropy, MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
   check_logits(logits, flags, suppress, lowest);
+  check_offset(id_offset, logits.size(logits.dim() - 1));
+  if (noise || entropy) fail("noise and entropy are not served yet");
   const std::vector<Sequence> sequences = sequences_of("logits", logits, logits.dim() - 1, {}, {}, {}, nullptr);
   Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), top1 = empty_rows(logits, aoti_torch_dtype_float32());
   Tensor top2 = empty_rows(logits, aoti_torch_dtype_float32()), log_odds = empty_rows(logits, aoti_torch_dtype_float32());
@@ -85,12 +87,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> token_stats(Tensor logits, MaybeTenso
   auto *first = mutable_data_of<float>(top1), *second = mutable_data_of<float>(top2), *odds = mutable_data_of<float>(log_odds);
 
   scan_logits<true>(logits, all_rows(sequences), suppressed, [=](int64_t i, const Top2& row) {
-    token[i] = row.token;
+    token[i] = row.token + id_offset;
     first[i] = row.first + 0.0f;  // never -0.0, so that the result does not depend on which of two equal zeros came first
     second[i] = row.nan ? NAN : row.second + 0.0f;
     odds[i] = row.log_odds(others);
   });
-  return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds)};
+  return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds), nothing(), nothing()};
 }
 
 std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTensor cu_rows, MaybeTensor n_active,
@@ -110,27 +112,30 @@ std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTen
   return select_all(sequences, rule, data_of<float>(margins), data_of<int64_t>(tokens));
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> commit_prefix(Tensor logits, MaybeTensor cu_rows, MaybeTensor n_active,
-                                                         MaybeTensor starts, MaybeTensor flags, MaybeTensor suppress, int64_t lowest,
-                                                         int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,
-                                                         std::optional<double> floor, bool snap, bool keep,
-                                                         MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
+SixTensors commit_prefix(Tensor logits, MaybeTensor cu_rows, MaybeTensor n_active, MaybeTensor starts, MaybeTensor flags,
+                         MaybeTensor suppress, int64_t lowest, int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length,
+                         int64_t window, std::optional<double> floor, bool snap, bool keep, MaybeTensor noise, bool log_odds,
+                         MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
+  if (noise || log_odds) fail("noise and log-odds are not served yet");
   check_logits(logits, flags, suppress, lowest);
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
   const std::vector<Sequence> sequences =
       sequences_of("logits", logits, logits.dim() - 1, cu_rows, n_active, starts, &rule);
   Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), margins = empty_rows(logits, aoti_torch_dtype_float32());
   auto* token = mutable_data_of<int64_t>(tokens);
-  auto* margin = mutable_data_of<float>(margins);
+  Tensor top1 = empty_rows(logits, aoti_torch_dtype_float32());
+  auto *margin = mutable_data_of<float>(margins), *first = mutable_data_of<float>(top1);
   std::fill_n(token, tokens.numel(), -1);
   std::fill_n(margin, margins.numel(), -INFINITY);
+  std::fill_n(first, top1.numel(), -INFINITY);
 
   scan_logits<false>(logits, scored_rows(sequences, rule), suppressed_of(suppress, lowest), [=](int64_t i, const Top2& row) {
     token[i] = row.token;
     margin[i] = row.margin();
+    first[i] = row.first + 0.0f;  // never -0.0
   });
   auto [lengths, finished] = select_all(sequences, rule, margin, token);
-  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins)};
+  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins), std::move(top1), nothing()};
 }
 
 }  // namespace

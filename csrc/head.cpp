@@ -83,12 +83,13 @@ void score(const Tensor& hidden, const Tensor& weight, const MaybeTensor& bias, 
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> linear_token_stats(Tensor hidden, Tensor weight, MaybeTensor bias, MaybeTensor flags,
-                                                              MaybeTensor suppress, int64_t lowest, int64_t id_offset,
-                                                              MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
+SixTensors linear_token_stats(Tensor hidden, Tensor weight, MaybeTensor bias, MaybeTensor flags, MaybeTensor suppress,
+                              int64_t lowest, int64_t id_offset, MaybeTensor noise, bool entropy, MaybeTensor /*partials*/,
+                              MaybeTensor /*tickets*/) {
   check_operands(hidden, weight, bias);
   check_tables(flags, suppress, lowest, weight.size(0));
-  if (id_offset < 0 || id_offset > MOST_ROWS) fail_value("id_offset", "0 to 2^31 - 1", id_offset);
+  check_offset(id_offset, weight.size(0));
+  if (noise || entropy) fail("noise and entropy are not served yet");
   const std::vector<Sequence> sequences = sequences_of("hidden", hidden, hidden.dim() - 1, {}, {}, {}, nullptr);
   Tensor tokens = empty_rows(hidden, aoti_torch_dtype_int64()), top1 = empty_rows(hidden, aoti_torch_dtype_float32());
   Tensor top2 = empty_rows(hidden, aoti_torch_dtype_float32()), log_odds = empty_rows(hidden, aoti_torch_dtype_float32());
@@ -102,15 +103,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> linear_token_stats(Tensor hidden, Ten
     second[i] = row.nan ? NAN : row.second + 0.0f;
     odds[i] = row.log_odds(others);
   });
-  return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds)};
+  return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds), nothing(), nothing()};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> linear_commit_prefix(Tensor hidden, Tensor weight, MaybeTensor bias, MaybeTensor cu_rows,
-                                                                MaybeTensor n_active, MaybeTensor starts, MaybeTensor flags,
-                                                                MaybeTensor suppress, int64_t lowest, int64_t alpha_ppm,
-                                                                int64_t beta_ppm, int64_t min_length, int64_t window,
-                                                                std::optional<double> floor, bool snap, bool keep,
-                                                                MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
+SixTensors linear_commit_prefix(Tensor hidden, Tensor weight, MaybeTensor bias, MaybeTensor cu_rows, MaybeTensor n_active,
+                                MaybeTensor starts, MaybeTensor flags, MaybeTensor suppress, int64_t lowest, int64_t alpha_ppm,
+                                int64_t beta_ppm, int64_t min_length, int64_t window, std::optional<double> floor, bool snap,
+                                bool keep, MaybeTensor noise, bool log_odds, MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
+  if (noise || log_odds) fail("noise and log-odds are not served yet");
   check_operands(hidden, weight, bias);
   check_tables(flags, suppress, lowest, weight.size(0));
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
@@ -130,7 +130,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> linear_commit_prefix(Tensor h
                  first[i] = row.first + 0.0f;  // never -0.0
                });
   auto [lengths, finished] = select_all(sequences, rule, margin, token);
-  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins), std::move(top1)};
+  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins), std::move(top1), nothing()};
 }
 
 }  // namespace

@@ -34,6 +34,12 @@ inline void check_tables(const MaybeTensor& flags, const MaybeTensor& suppressed
   if (lowest < 0 || lowest >= vocabulary) fail_value("lowest", "an id from 0 to " + std::to_string(vocabulary - 1), lowest);
 }
 
+// All ids of a shard that begins with `id_offset` fit into 31 bits.
+inline void check_offset(int64_t id_offset, int64_t vocabulary) {
+  if (id_offset < 0 || id_offset > MOST_ROWS - vocabulary)
+    fail_value("id_offset", "0 to " + std::to_string(MOST_ROWS - vocabulary), id_offset);
+}
+
 inline void check_rule(const Rule& rule) {
   const auto within = [](const char* name, int64_t value, int64_t least, int64_t most) {
     if (value < least || value > most) fail_value(name, std::to_string(least) + " to " + std::to_string(most), value);
@@ -93,6 +99,14 @@ inline Suppressed suppressed_of(const MaybeTensor& ids, int64_t lowest) {
 
 inline Tensor empty_rows(const Tensor& rows, int32_t dtype) {
   return empty_cpu(rows.sizes(), rows.dim() - 1, dtype);
+}
+
+using SixTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// In place of a result that was not asked for.
+inline Tensor nothing() {
+  const int64_t size = 0;
+  return empty_cpu(&size, 1, aoti_torch_dtype_float32());
 }
 
 inline Rule rule_of(const MaybeTensor& flags, int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,

@@ -14,7 +14,8 @@ from .commit import commit_prefix, select_prefix, token_stats, warmup_commit
 from .commit import warmup as warmup  # deprecated, therefore not in __all__
 from .head import linear_commit_prefix, linear_token_stats
 from .merge import merge_token_stats
-from .results import Commit, LinearCommit, TokenStats
+from .noise import Noise
+from .results import Commit, TokenStats
 from .rule import PrefixRule
 from .vocabulary import Vocabulary
 from .workspace import Workspace
@@ -22,7 +23,7 @@ from .workspace import Workspace
 __version__ = "0.1.0"
 __all__ = [
     "Commit",
-    "LinearCommit",
+    "Noise",
     "PrefixCache",
     "PrefixRule",
     "TokenStats",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ._shapes import batch_of
 from .errors import (
+    as_integer,
     check_borders,
     check_device,
     check_index,
@@ -27,6 +28,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 MOST_ROWS = 2**31 - 1
+HIGHEST_TEMPERATURE = 1e30  # the largest noise, 22.9 times that, is still a float32
 
 
 def check_logits(logits: Tensor) -> None:
@@ -110,6 +112,41 @@ def check_lowest(lowest: int, size: int) -> None:
     """Raises unless `lowest`, the id for rows without a logit above -inf, is one of `size` ids."""
     if not 0 <= lowest < size:
         raise ValueError(f"Invalid lowest: expected an id from 0 to {size - 1}, got {lowest}")
+
+
+def check_offset(id_offset: int, size: int) -> None:
+    """Raises unless all ids of a shard of `size` ids that begins with `id_offset` fit into 31 bits."""
+    as_integer("id_offset", id_offset, 0)
+    if id_offset > MOST_ROWS - size:
+        raise ValueError(f"Invalid id_offset: expected at most {MOST_ROWS - size} with {size} ids, got {id_offset}")
+
+
+def check_noise(noise: Tensor | None, rows: Tensor) -> None:
+    """Raises unless `noise` is the table of a `Noise` for these rows [..., V] or [..., d]."""
+    if noise is None:
+        return
+    check_tensor("noise", noise)
+    check_device("noise", noise, rows)
+    if noise.dtype != torch.int64:
+        fail_dtype("noise", "int64", noise)
+    if noise.shape != (*rows.shape[:-1], 3):
+        fail_shape("noise", f"{[*rows.shape[:-1], 3]}, three numbers for each row", noise)
+    if not noise.is_contiguous():
+        raise ValueError(f"Invalid strides of noise: expected contiguous, got {noise.stride()}")
+
+
+def check_noise_values(noise: Tensor | None) -> None:
+    """Raises unless every row has a position, a pass and a temperature that `Noise` would accept."""
+    if noise is None or noise.numel() == 0:
+        return
+    places, temperatures = noise[..., 1], noise[..., 2].int().view(torch.float32)
+    for name, values in (("positions", places & 0xFFFFFFFF), ("passes", places >> 32)):
+        if not 0 <= values.amin() <= values.amax() <= MOST_ROWS:
+            got = f"{values.amin()} to {values.amax()}"
+            raise ValueError(f"Invalid {name} of noise: expected 0 to 2^31 - 1, got {got}")
+    if not 0 <= temperatures.amin() <= temperatures.amax() <= HIGHEST_TEMPERATURE:
+        got = f"{temperatures.amin():g} to {temperatures.amax():g}"
+        raise ValueError(f"Invalid temperature of noise: expected 0 to 1e30, got {got}")
 
 
 def check_stats(margins: Tensor, tokens: Tensor) -> None:

@@ -20,6 +20,9 @@ from ._checks import (
     check_linear,
     check_logits,
     check_lowest,
+    check_noise,
+    check_noise_values,
+    check_offset,
     check_rule_numbers,
     check_scale,
     check_sequence_values,
@@ -28,15 +31,31 @@ from ._checks import (
     check_tables,
 )
 from ._overlap import check_overlap, check_results
-from .errors import as_integer, check_attention_lengths, check_slots, fail_dtype, values_are_free
+from .errors import check_attention_lengths, check_slots, fail_dtype, values_are_free
 from .rule import PrefixRule
 
 
-def check_token_stats(logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, lowest: int, *_: Any) -> None:
+def check_token_stats(logits: Tensor, *rest: Any) -> None:
     check_logits(logits)
-    check_tables(flags, suppressed, logits.size(-1), logits)
-    check_lowest(lowest, logits.size(-1))
-    check_sequences(logits, logits.dim() - 1, None, None, None)
+    _check_stats_options(logits, logits.size(-1), *rest)
+
+
+def _check_stats_options(
+    rows: Tensor,
+    size: int,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    lowest: int,
+    id_offset: int,
+    noise: Tensor | None,
+    *_: Any,
+) -> None:
+    """What follows the logits of `size` ids, or the hidden states and the weight."""
+    check_tables(flags, suppressed, size, rows)
+    check_lowest(lowest, size)
+    check_sequences(rows, rows.dim() - 1, None, None, None)
+    check_offset(id_offset, size)
+    check_noise(noise, rows)
 
 
 def check_select_prefix(
@@ -54,57 +73,38 @@ def check_select_prefix(
     check_rule_numbers(*rule)
 
 
-def check_commit_prefix(
-    logits: Tensor,
-    cu_rows: Tensor | None,
-    n_active: Tensor | None,
-    starts: Tensor | None,
-    flags: Tensor | None,
-    suppressed: Tensor | None,
-    lowest: int,
-    *rule_and_workspace: Any,
-) -> None:
+def check_commit_prefix(logits: Tensor, *rest: Any) -> None:
     check_logits(logits)
-    check_tables(flags, suppressed, logits.size(-1), logits)
-    check_lowest(lowest, logits.size(-1))
-    check_sequences(logits, logits.dim() - 1, cu_rows, n_active, starts)
-    check_rule_numbers(*rule_and_workspace[:7])
+    _check_commit_options(logits, logits.size(-1), *rest)
 
 
-def check_linear_token_stats(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    flags: Tensor | None,
-    suppressed: Tensor | None,
-    lowest: int,
-    id_offset: int,
-    *_: Any,
-) -> None:
-    check_linear(hidden, weight, bias)
-    check_tables(flags, suppressed, weight.size(0), hidden)
-    check_lowest(lowest, weight.size(0))
-    check_sequences(hidden, hidden.dim() - 1, None, None, None)
-    as_integer("id_offset", id_offset, 0)
-
-
-def check_linear_commit_prefix(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+def _check_commit_options(
+    rows: Tensor,
+    size: int,
     cu_rows: Tensor | None,
     n_active: Tensor | None,
     starts: Tensor | None,
     flags: Tensor | None,
     suppressed: Tensor | None,
     lowest: int,
-    *rule_and_workspace: Any,
+    *rest: Any,
 ) -> None:
+    """What follows the logits of `size` ids, or the hidden states and the weight."""
+    check_tables(flags, suppressed, size, rows)
+    check_lowest(lowest, size)
+    check_sequences(rows, rows.dim() - 1, cu_rows, n_active, starts)
+    check_rule_numbers(*rest[:7])
+    check_noise(rest[7], rows)
+
+
+def check_linear_token_stats(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> None:
     check_linear(hidden, weight, bias)
-    check_tables(flags, suppressed, weight.size(0), hidden)
-    check_lowest(lowest, weight.size(0))
-    check_sequences(hidden, hidden.dim() - 1, cu_rows, n_active, starts)
-    check_rule_numbers(*rule_and_workspace[:7])
+    _check_stats_options(hidden, weight.size(0), *rest)
+
+
+def check_linear_commit_prefix(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> None:
+    check_linear(hidden, weight, bias)
+    _check_commit_options(hidden, weight.size(0), *rest)
 
 
 def check_suffix_attention(*arguments: Any, floats: tuple[torch.dtype, ...] = (*FLOATS, torch.float64)) -> None:
@@ -132,8 +132,9 @@ def select_prefix_values(margins: Tensor, _tokens: Tensor, *rest: Any) -> None:
 
 
 def commit_prefix_values(logits: Tensor, *rest: Any) -> None:
-    cu_rows, n_active, starts, _flags, _suppressed, _lowest, *rule, _partials, _tickets = rest
+    cu_rows, n_active, starts, _flags, _suppressed, _lowest, *rule, noise, _log_odds, _partials, _tickets = rest
     check_sequence_values(logits, logits.dim() - 1, cu_rows, n_active, starts, PrefixRule.of(*rule))
+    check_noise_values(noise)
 
 
 def suffix_attention_values(q: Tensor, *rest: Any) -> None:
@@ -141,6 +142,14 @@ def suffix_attention_values(q: Tensor, *rest: Any) -> None:
     given = check_attention_lengths(q.size(-3), k_cache.size(2), cu_seqlens, prefix_lens, append_lens)
     if slots is not None:
         check_slots(k_cache.size(0), slots, given)
+
+
+def token_stats_values(_logits: Tensor, *rest: Any) -> None:
+    check_noise_values(rest[4])
+
+
+def linear_token_stats_values(hidden: Tensor, _weight: Tensor, _bias: Tensor | None, *rest: Any) -> None:
+    token_stats_values(hidden, *rest)
 
 
 def linear_commit_prefix_values(hidden: Tensor, _weight: Tensor, _bias: Tensor | None, *rest: Any) -> None:
@@ -157,8 +166,10 @@ SHAPES: dict[str, Callable[..., None]] = {
     "suffix_attention_into": check_suffix_attention_into,
 }
 VALUES: dict[str, Callable[..., None]] = {
+    "token_stats": token_stats_values,
     "select_prefix": select_prefix_values,
     "commit_prefix": commit_prefix_values,
+    "linear_token_stats": linear_token_stats_values,
     "linear_commit_prefix": linear_commit_prefix_values,
     "suffix_attention": suffix_attention_values,
     "suffix_attention_into": suffix_attention_values,

@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from . import reference
 from ._namespace import NAMESPACE
 from ._operands import SHAPES, check_values, explain
 from ._shapes import batch_of
+from .reference.head import linear_logits
 from .rule import PrefixRule
 from .triton.configs.device import unknown_architecture
 
@@ -31,15 +32,19 @@ WORKSPACE = "Tensor(a!)? partials, Tensor(b!)? tickets"
 CACHES = "Tensor(c!) k_cache, Tensor(d!) v_cache"
 SEQUENCES = "Tensor? cu_rows, Tensor? n_active, Tensor? starts"
 TABLES = "Tensor? flags, Tensor? suppressed, int lowest"
+LINEAR = "Tensor hidden, Tensor weight, Tensor? bias"
+STATS = "int id_offset, Tensor? noise, bool entropy"
+COMMIT = "Tensor? noise, bool log_odds"
+SIX = ", ".join(["Tensor"] * 6)
 SCHEMAS = {
-    "token_stats": f"(Tensor logits, {TABLES}, {WORKSPACE}) -> (Tensor, Tensor, Tensor, Tensor)",
+    # Last in the results: the entropy if it was asked for, and the clean logits if there is noise; else empty tensors.
+    "token_stats": f"(Tensor logits, {TABLES}, {STATS}, {WORKSPACE}) -> ({SIX})",
     "select_prefix": f"(Tensor margins, Tensor tokens, {SEQUENCES}, Tensor? flags, {RULE}) -> (Tensor, Tensor)",
-    "commit_prefix": f"(Tensor logits, {SEQUENCES}, {TABLES}, {RULE}, {WORKSPACE}) -> (Tensor, Tensor, Tensor, Tensor)",
+    # Last in the results: the log-odds if they were asked for; else an empty tensor.
+    "commit_prefix": f"(Tensor logits, {SEQUENCES}, {TABLES}, {RULE}, {COMMIT}, {WORKSPACE}) -> ({SIX})",
     # The same two of float32 logits, hidden times weight, that are never stored.
-    "linear_token_stats": f"(Tensor hidden, Tensor weight, Tensor? bias, {TABLES}, int id_offset, {WORKSPACE}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
-    "linear_commit_prefix": f"(Tensor hidden, Tensor weight, Tensor? bias, {SEQUENCES}, {TABLES}, {RULE}, {WORKSPACE}) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "linear_token_stats": f"({LINEAR}, {TABLES}, {STATS}, {WORKSPACE}) -> ({SIX})",
+    "linear_commit_prefix": f"({LINEAR}, {SEQUENCES}, {TABLES}, {RULE}, {COMMIT}, {WORKSPACE}) -> ({SIX})",
     "suffix_attention": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
     f"Tensor? append_lens, Tensor? slots, float scale, {WORKSPACE}) -> Tensor",
     # The same into memory of the caller, with the log-sum-exp of the scores if there is a tensor for it.
@@ -82,10 +87,34 @@ def rule_arguments(rule: PrefixRule) -> tuple[Any, ...]:
     return rule.arguments
 
 
+class Table(NamedTuple):
+    """The table of a `Noise`, as an operator receives it."""
+
+    table: Tensor
+
+
+def _noise(table: Tensor | None) -> Table | None:
+    return None if table is None else Table(table)
+
+
+def _results(rows: Tensor, found: Iterable[Tensor | None]) -> tuple[Tensor, ...]:
+    """The results of an operator: an empty tensor for what was not asked for."""
+    return tuple(rows.new_empty(0, dtype=torch.float32) if each is None else each for each in found)
+
+
 def _token_stats(
-    logits: Tensor, flags: Tensor | None, suppressed: Tensor | None, lowest: int, *_: Any
+    logits: Tensor,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    lowest: int,
+    id_offset: int,
+    noise: Tensor | None,
+    entropy: bool,
+    *_: Any,
 ) -> tuple[Tensor, ...]:
-    return tuple(reference.token_stats(logits, vocabulary=Tables(flags, suppressed, lowest)))
+    tables = Tables(flags, suppressed, lowest)
+    found = reference.token_stats(logits, vocabulary=tables, id_offset=id_offset, noise=_noise(noise), entropy=entropy)
+    return _results(logits, found)
 
 
 def _select_prefix(
@@ -116,46 +145,19 @@ def _commit_prefix(
     flags: Tensor | None,
     suppressed: Tensor | None,
     lowest: int,
-    *rule_and_workspace: Any,
+    *rest: Any,
 ) -> tuple[Tensor, ...]:
-    *rule, _partials, _tickets = rule_and_workspace
-    tables = Tables(flags, suppressed, lowest)
-    return tuple(
-        reference.commit_prefix(logits, cu_rows, n_active, starts, rule=PrefixRule.of(*rule), vocabulary=tables)
-    )
+    *rule, noise, log_odds, _partials, _tickets = rest
+    options = {"rule": PrefixRule.of(*rule), "vocabulary": Tables(flags, suppressed, lowest), "noise": _noise(noise)}
+    return _results(logits, reference.commit_prefix(logits, cu_rows, n_active, starts, log_odds=log_odds, **options))
 
 
-def _linear_token_stats(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    flags: Tensor | None,
-    suppressed: Tensor | None,
-    lowest: int,
-    id_offset: int,
-    *_: Any,
-) -> tuple[Tensor, ...]:
-    tables = Tables(flags, suppressed, lowest)
-    return tuple(reference.linear_token_stats(hidden, weight, bias=bias, vocabulary=tables, id_offset=id_offset))
+def _linear_token_stats(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    return _token_stats(linear_logits(hidden, weight, bias), *rest)
 
 
-def _linear_commit_prefix(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    cu_rows: Tensor | None,
-    n_active: Tensor | None,
-    starts: Tensor | None,
-    flags: Tensor | None,
-    suppressed: Tensor | None,
-    lowest: int,
-    *rule_and_workspace: Any,
-) -> tuple[Tensor, ...]:
-    *rule, _partials, _tickets = rule_and_workspace
-    sequences = (cu_rows, n_active, starts)
-    tables = Tables(flags, suppressed, lowest)
-    given: dict[str, Any] = {"rule": PrefixRule.of(*rule), "bias": bias, "vocabulary": tables}
-    return tuple(reference.linear_commit_prefix(hidden, weight, *sequences, **given))
+def _linear_commit_prefix(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    return _commit_prefix(linear_logits(hidden, weight, bias), *rest)
 
 
 def _suffix_attention(*arguments: Any) -> Tensor:
@@ -178,12 +180,18 @@ def _empty_rows(like: Tensor, *dtypes: torch.dtype) -> tuple[Tensor, ...]:
 
 def _meta_token_stats(logits: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     SHAPES["token_stats"](logits, *arguments)
-    return _empty_rows(logits, torch.int64, *[torch.float32] * 3)
+    return _meta_stats(logits, *arguments[4:6])
 
 
 def _meta_linear_token_stats(hidden: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     SHAPES["linear_token_stats"](hidden, *arguments)
-    return _empty_rows(hidden, torch.int64, *[torch.float32] * 3)
+    return _meta_stats(hidden, *arguments[6:8])
+
+
+def _meta_stats(rows: Tensor, noise: Tensor | None, entropy: bool) -> tuple[Tensor, ...]:
+    asked = (rows.shape[:-1] if there else (0,) for there in (entropy, noise is not None))
+    always = _empty_rows(rows, torch.int64, *[torch.float32] * 3)
+    return (*always, *(rows.new_empty(shape, dtype=torch.float32) for shape in asked))
 
 
 def _meta_lengths(rows: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
@@ -197,16 +205,20 @@ def _meta_select_prefix(margins: Tensor, tokens: Tensor, cu_rows: Tensor | None,
 
 def _meta_commit_prefix(logits: Tensor, cu_rows: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     SHAPES["commit_prefix"](logits, cu_rows, *rest)
-    lengths = _meta_lengths(logits, batch_of(logits, logits.dim() - 1, cu_rows))
-    return (*lengths, *_empty_rows(logits, torch.int64, torch.float32))
+    return _meta_commit(logits, cu_rows, log_odds=rest[-3])
 
 
 def _meta_linear_commit_prefix(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, cu_rows: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
     SHAPES["linear_commit_prefix"](hidden, weight, bias, cu_rows, *rest)
-    lengths = _meta_lengths(hidden, batch_of(hidden, hidden.dim() - 1, cu_rows))
-    return (*lengths, *_empty_rows(hidden, torch.int64, torch.float32, torch.float32))
+    return _meta_commit(hidden, cu_rows, log_odds=rest[-3])
+
+
+def _meta_commit(rows: Tensor, cu_rows: Tensor | None, log_odds: bool) -> tuple[Tensor, ...]:
+    lengths = _meta_lengths(rows, batch_of(rows, rows.dim() - 1, cu_rows))
+    odds = rows.new_empty(rows.shape[:-1] if log_odds else (0,), dtype=torch.float32)
+    return (*lengths, *_empty_rows(rows, torch.int64, torch.float32, torch.float32), odds)
 
 
 def _meta_suffix_attention(q: Tensor, *arguments: Any) -> Tensor:

@@ -11,6 +11,7 @@ from ._checks import check_logits, check_stats, check_vocabulary
 from ._operands import explain
 from ._ops import operators, triton_reason
 from .errors import deprecated
+from .noise import Noise, check_noise_kind, table_of
 from .results import Commit, TokenStats
 from .rule import PrefixRule
 from .triton.configs.commit import commit_workspace, stats_workspace
@@ -26,7 +27,13 @@ _commit_prefix = operators.commit_prefix.default
 
 
 def token_stats(
-    logits: Tensor, *, vocabulary: Vocabulary | None = None, workspace: Workspace | None = None
+    logits: Tensor,
+    *,
+    vocabulary: Vocabulary | None = None,
+    id_offset: int = 0,
+    noise: Noise | None = None,
+    entropy: bool = False,
+    workspace: Workspace | None = None,
 ) -> TokenStats:
     """Best token, two largest logits and log-odds of the best token, of every row, in one read of the logits.
 
@@ -38,13 +45,19 @@ def token_stats(
         Any strides, as long as the last dimension is contiguous. Never copied.
     vocabulary : Vocabulary, optional
         Its suppressed ids are left out.
+    id_offset : int
+        Added to the tokens: the first id of a shard of the vocabulary.
+    noise : Noise, optional
+        Makes the tokens samples at a temperature; see `TokenStats` for what is noisy then and what is not.
+    entropy : bool
+        Whether to compute the entropy of every row too.
     workspace : Workspace, optional
         Saves an allocation and a memset on a GPU.
 
     Returns
     -------
     TokenStats
-        ``tokens`` int64, ``top1``, ``top2``, ``log_odds`` float32, each [R] or [B, L].
+        ``tokens`` int64, ``top1``, ``top2``, ``log_odds`` float32, each [R] or [B, L]; ``entropy`` and ``clean`` or None.
 
     Examples
     --------
@@ -56,11 +69,13 @@ def token_stats(
     """
     try:
         shared = NOTHING if workspace is None else reserve(workspace, logits.device, stats_workspace, logits)
-        return TokenStats(*_token_stats(logits, *tables_of(vocabulary), *shared))
+        options = (id_offset, table_of(noise), entropy)
+        return stats_of(_token_stats(logits, *tables_of(vocabulary), *options, *shared), noise, entropy)
     except Exception:
         check_logits(logits)
         check_vocabulary(vocabulary, logits.size(-1), logits)
-        explain("token_stats", logits, *tables_of(vocabulary), *NOTHING)
+        check_noise_kind(noise)
+        explain("token_stats", logits, *tables_of(vocabulary), id_offset, table_of(noise), entropy, *NOTHING)
         raise
 
 
@@ -125,6 +140,8 @@ def commit_prefix(
     *,
     rule: PrefixRule,
     vocabulary: Vocabulary | None = None,
+    noise: Noise | None = None,
+    log_odds: bool = False,
     workspace: Workspace | None = None,
 ) -> Commit:
     """Scores the masked positions of a batch and chooses how many of each sequence to commit, in one launch.
@@ -147,14 +164,18 @@ def commit_prefix(
     rule : PrefixRule
     vocabulary : Vocabulary, optional
         Delimiters, stops and suppressed ids. ``rule.snap`` needs delimiters.
+    noise : Noise, optional
+        Makes the tokens samples at a temperature; margins are those of the noisy logits.
+    log_odds : bool
+        Whether to compute the log-odds of every scored row too, and so the probability of its token.
     workspace : Workspace, optional
         Saves an allocation and a memset on a GPU.
 
     Returns
     -------
     Commit
-        ``lengths`` int32 [B], ``finished`` bool [B], and ``tokens`` int64, ``margins`` float32 for every row of the
-        logits, [B, L] or [R].
+        ``lengths`` int32 [B], ``finished`` bool [B], and ``tokens`` int64, ``margins``, ``top1``, ``log_odds`` float32
+        for every row of the logits, [B, L] or [R].
 
     Examples
     --------
@@ -175,14 +196,15 @@ def commit_prefix(
         shared: tuple[Tensor | None, Tensor | None] = NOTHING
         if workspace is not None:
             shared = reserve(workspace, logits.device, commit_workspace, logits, cu_rows, n_active, rule)
-        tables = tables_of(vocabulary)
-        return Commit(*_commit_prefix(logits, cu_rows, n_active, starts, *tables, *rule.arguments, *shared))
+        operands = (logits, cu_rows, n_active, starts, *tables_of(vocabulary), *rule.arguments)
+        return commit_of(_commit_prefix(*operands, table_of(noise), log_odds, *shared), log_odds)
     except Exception:
         check_rule(rule, vocabulary)
         check_logits(logits)
         check_vocabulary(vocabulary, logits.size(-1), logits)
-        arguments = (logits, cu_rows, n_active, starts, *tables_of(vocabulary), *rule.arguments, *NOTHING)
-        explain("commit_prefix", *arguments)
+        check_noise_kind(noise)
+        operands = (logits, cu_rows, n_active, starts, *tables_of(vocabulary), *rule.arguments)
+        explain("commit_prefix", *operands, table_of(noise), log_odds, *NOTHING)
         raise
 
 
@@ -227,3 +249,13 @@ def warmup(*arguments: Any, **options: Any) -> None:
 
 def tables_of(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | None, int]:
     return (None, None, 0) if vocabulary is None else vocabulary.tables
+
+
+def stats_of(found: tuple[Tensor, ...], noise: Noise | None, entropy: bool) -> TokenStats:
+    """The results of an operator by name, without those that were not asked for."""
+    *always, h, clean = found
+    return TokenStats(*always, h if entropy else None, None if noise is None else clean)
+
+
+def commit_of(found: tuple[Tensor, ...], log_odds: bool) -> Commit:
+    return Commit(*found) if log_odds else Commit(*found[:5])

@@ -7,8 +7,9 @@ from torch import Tensor
 from ._checks import check_linear, check_vocabulary
 from ._operands import explain
 from ._ops import operators
-from .commit import NOTHING, tables_of
-from .results import LinearCommit, TokenStats
+from .commit import NOTHING, commit_of, stats_of, tables_of
+from .noise import Noise, check_noise_kind, table_of
+from .results import Commit, TokenStats
 from .rule import PrefixRule
 from .vocabulary import Vocabulary, check_rule
 
@@ -23,6 +24,8 @@ def linear_token_stats(
     bias: Tensor | None = None,
     vocabulary: Vocabulary | None = None,
     id_offset: int = 0,
+    noise: Noise | None = None,
+    entropy: bool = False,
 ) -> TokenStats:
     """`token_stats` of the logits ``hidden @ weight.T + bias``, which are never stored.
 
@@ -37,6 +40,8 @@ def linear_token_stats(
         Its suppressed ids are left out. It has V ids.
     id_offset : int
         Added to the tokens: the first id of a shard of the vocabulary.
+    noise, entropy
+        As in `token_stats`. Noise is that of the ids with the offset, so shards draw the tokens of the whole.
 
     Returns
     -------
@@ -58,11 +63,15 @@ def linear_token_stats(
     (tensor([2]), tensor([1.]))
     """
     try:
-        return TokenStats(*_linear_token_stats(hidden, weight, bias, *tables_of(vocabulary), id_offset, *NOTHING))
+        options = (id_offset, table_of(noise), entropy)
+        found = _linear_token_stats(hidden, weight, bias, *tables_of(vocabulary), *options, *NOTHING)
+        return stats_of(found, noise, entropy)
     except Exception:
         check_linear(hidden, weight, bias)
         check_vocabulary(vocabulary, weight.size(0), hidden)
-        explain("linear_token_stats", hidden, weight, bias, *tables_of(vocabulary), id_offset, *NOTHING)
+        check_noise_kind(noise)
+        options = (id_offset, table_of(noise), entropy)
+        explain("linear_token_stats", hidden, weight, bias, *tables_of(vocabulary), *options, *NOTHING)
         raise
 
 
@@ -76,7 +85,9 @@ def linear_commit_prefix(
     rule: PrefixRule,
     bias: Tensor | None = None,
     vocabulary: Vocabulary | None = None,
-) -> LinearCommit:
+    noise: Noise | None = None,
+    log_odds: bool = False,
+) -> Commit:
     """`commit_prefix` of the logits ``hidden @ weight.T + bias``, which are never stored.
 
     Only the rows that the rule looks at are computed. `hidden`, `weight` and `bias` are as in `linear_token_stats`, the
@@ -93,15 +104,13 @@ def linear_commit_prefix(
     try:
         if rule.snap:
             check_rule(rule, vocabulary)
-        sequences = (cu_rows, n_active, starts)
-        tables = tables_of(vocabulary)
-        return LinearCommit(
-            *_linear_commit_prefix(hidden, weight, bias, *sequences, *tables, *rule.arguments, *NOTHING)
-        )
+        operands = (hidden, weight, bias, cu_rows, n_active, starts, *tables_of(vocabulary), *rule.arguments)
+        return commit_of(_linear_commit_prefix(*operands, table_of(noise), log_odds, *NOTHING), log_odds)
     except Exception:
         check_rule(rule, vocabulary)
         check_linear(hidden, weight, bias)
         check_vocabulary(vocabulary, weight.size(0), hidden)
-        sequences, tables = (cu_rows, n_active, starts), tables_of(vocabulary)
-        explain("linear_commit_prefix", hidden, weight, bias, *sequences, *tables, *rule.arguments, *NOTHING)
+        check_noise_kind(noise)
+        operands = (hidden, weight, bias, cu_rows, n_active, starts, *tables_of(vocabulary), *rule.arguments)
+        explain("linear_commit_prefix", *operands, table_of(noise), log_odds, *NOTHING)
         raise

@@ -16,18 +16,25 @@ class TokenStats(NamedTuple):
     Attributes
     ----------
     tokens : Tensor, int64
-        The lowest id that has the largest logit.
+        The lowest id that has the largest logit. With noise, a sample: the largest noisy logit.
     top1, top2 : Tensor, float32
-        The two largest logits. ``top2`` is NaN where the row holds a NaN.
+        The two largest logits, noisy ones with noise. ``top2`` is NaN where the row holds a NaN.
     log_odds : Tensor, float32
-        log(p / (1 - p)), p being the probability of the best token. At most 80; +inf where there is no other id, NaN
-        where the row holds a NaN. Rank rows by it: it keeps the order that a float32 probability loses near 1.
+        log(p / (1 - p)), p being the probability of the token under the logits without noise. At most 80; +inf where
+        there is no other id, NaN where the row holds a NaN. Rank rows by it: it keeps the order that a float32
+        probability loses near 1.
+    entropy : Tensor, float32, or None
+        Of softmax(logits) without noise, in nats, if it was asked for. NaN where the row holds a NaN.
+    clean : Tensor, float32, or None
+        The logit of the token without noise; None if there is no noise, then it is ``top1``.
     """
 
     tokens: Tensor
     top1: Tensor
     top2: Tensor
     log_odds: Tensor
+    entropy: Tensor | None = None
+    clean: Tensor | None = None
 
     @property
     def margins(self) -> Tensor:
@@ -36,7 +43,7 @@ class TokenStats(NamedTuple):
 
     @property
     def confidence(self) -> Tensor:
-        """The probability of the best token."""
+        """The probability of the token."""
         return torch.sigmoid(self.log_odds)
 
     @property
@@ -59,23 +66,10 @@ class Commit(NamedTuple):
         The best token of every scored row, -1 in the other rows. Shape of the logits without V.
     margins : Tensor, float32
         The margin of every scored row, -inf in the other rows. Shape of the logits without V.
-    """
-
-    lengths: Tensor
-    finished: Tensor
-    tokens: Tensor
-    margins: Tensor
-
-
-class LinearCommit(NamedTuple):
-    """The result of `linear_commit_prefix`: a `Commit`, and the largest logits, which nobody else has.
-
-    Attributes
-    ----------
-    lengths, finished, tokens, margins : Tensor
-        As in `Commit`; shapes of the hidden states without d.
     top1 : Tensor, float32
-        The largest logit of every scored row, -inf in the other rows.
+        The largest logit of every scored row, the noisy one with noise; -inf in the other rows.
+    log_odds : Tensor, float32, or None
+        As in `TokenStats`, if they were asked for; -inf in rows that are not scored.
     """
 
     lengths: Tensor
@@ -83,3 +77,9 @@ class LinearCommit(NamedTuple):
     tokens: Tensor
     margins: Tensor
     top1: Tensor
+    log_odds: Tensor | None = None
+
+    @property
+    def confidence(self) -> Tensor | None:
+        """The probability of the token of every row, if the log-odds were asked for."""
+        return None if self.log_odds is None else torch.sigmoid(self.log_odds)

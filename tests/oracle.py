@@ -21,23 +21,73 @@ class Row(NamedTuple):
     top2: float
     log_odds: float
     margin: float
+    entropy: float
+    clean: float  # the logit of the token without noise
 
 
-def score_row(logits: Sequence[float], suppressed: set[int]) -> Row:
+class Draw(NamedTuple):
+    """What the noise of a row is made of."""
+
+    temperature: float  # a float32
+    seed: int
+    position: int
+    number: int  # of the pass
+
+
+def score_row(logits: Sequence[float], suppressed: set[int], draw: Draw | None = None, offset: int = 0) -> Row:
     allowed = [i for i in range(len(logits)) if i not in suppressed]
     numbers = [i for i in allowed if not math.isnan(logits[i])]
-    top1 = max((logits[i] for i in numbers), default=-math.inf)
-    token = min((i for i in numbers if logits[i] == top1 > -math.inf), default=allowed[0])
+    noisy = {i: logits[i] if draw is None else logits[i] + draw.temperature * gumbel(draw, offset + i) for i in numbers}
+    top1 = max(noisy.values(), default=-math.inf)
+    token = min((i for i in numbers if noisy[i] == top1 > -math.inf), default=allowed[0])
+    clean = logits[token] + 0.0 if token in noisy else -math.inf
     if len(numbers) < len(allowed):
-        return Row(token, top1 + 0.0, math.nan, math.nan, math.nan)
-    others = [logits[i] for i in allowed if i != token]
-    top2 = max(others, default=-math.inf)
+        return Row(token + offset, top1 + 0.0, *[math.nan] * 4, clean)
+    top2 = max((noisy[i] for i in allowed if i != token), default=-math.inf)
     margin = 0.0 if top1 == top2 else float(np.float32(top1) - np.float32(top2))
-    return Row(token, top1 + 0.0, top2 + 0.0, log_odds(top1, others), margin)
+    odds = log_odds(logits[token], [logits[i] for i in allowed if i != token])
+    h = entropy([logits[i] for i in allowed])
+    return Row(token + offset, top1 + 0.0, top2 + 0.0, odds, margin, h, clean)
+
+
+def entropy(logits: Sequence[float]) -> float:
+    """Of the softmax, in nats; equal infinities share the probability."""
+    highest = max(logits)
+    weights = [1.0 if z == highest else math.exp(z - highest) for z in logits]
+    total = math.fsum(weights)
+    return math.fsum(-w / total * math.log(w / total) for w in weights if w > 0)
+
+
+def philox(counter: list[int], key: list[int]) -> list[int]:
+    """Philox 4x32-10 as its authors describe it."""
+    (a, b, c, d), (k, m) = counter, key
+    for _ in range(10):
+        high_a, low_a = divmod(a * 0xD2511F53, 2**32)
+        high_c, low_c = divmod(c * 0xCD9E8D57, 2**32)
+        a, b, c, d = high_c ^ b ^ k, low_c, high_a ^ d ^ m, low_a
+        k, m = (k + 0x9E3779B9) % 2**32, (m + 0xBB67AE85) % 2**32
+    return [a, b, c, d]
+
+
+def random_word(draw: Draw, token: int) -> int:
+    high, low = divmod(draw.seed % 2**64, 2**32)
+    return philox([token // 4, draw.position, draw.number, 0], [low, high])[token % 4]
+
+
+def gumbel_of(word: int) -> float:
+    """-log E with E = -log u, u = (word + 1/2) / 2^32. Both halves are exact before the logarithm."""
+    exact = Fraction(2 * word + 1, 2**33)
+    if word < 2**31:
+        return -math.log(-math.log(float(exact)))
+    return -math.log(-math.log1p(-float(1 - exact)))
+
+
+def gumbel(draw: Draw, token: int) -> float:
+    return gumbel_of(random_word(draw, token))
 
 
 def log_odds(top1: float, others: list[float]) -> float:
-    """log(p / (1 - p)) of the best token, at most 80."""
+    """log(p / (1 - p)) of the token with logit top1, at most 80."""
     if not others:
         return math.inf
     differences = [0.0 if z == top1 else z - top1 for z in others]

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lsp_kernels import PrefixRule, Vocabulary
+from lsp_kernels import Noise, PrefixRule, Vocabulary
 from tests import oracle
 from tests.support import ints
 
@@ -65,6 +65,26 @@ class CommitCase:
             for i in range(oracle.scored_rows(len(sequence), self.rule)):
                 tokens[first + i], margins[first + i] = sequence[i].token, sequence[i].margin
         return chosen, tokens, margins
+
+    def expected_top1(self) -> list[float]:
+        """The largest logit of every scored row, -inf for the others."""
+        out = [-math.inf] * math.prod(self.logits.shape[:-1])
+        for first, sequence in zip(self.first_rows, self.sequences, strict=True):
+            for i in range(oracle.scored_rows(len(sequence), self.rule)):
+                out[first + i] = sequence[i].top1
+        return out
+
+    def draws(self, seed: int) -> tuple[Noise, list[oracle.Draw]]:
+        """Noise of several temperatures, 0 among them, for all rows; and what it is made of."""
+        rng, shape = np.random.default_rng(seed), self.logits.shape[:-1]
+        count = math.prod(shape)
+        temperatures = rng.choice(np.float32([0.0, 0.2, 0.7, 1.0, 5.0]), count).tolist()
+        keys = rng.integers(-(2**63), 2**63, count).tolist()
+        positions, numbers = (rng.choice([0, 1, 5, 1000, 2**31 - 1], count).tolist() for _ in range(2))
+        draws = [oracle.Draw(*each) for each in zip(temperatures, keys, positions, numbers, strict=True)]
+        columns = (torch.tensor(column).view(shape) for column in (temperatures, keys, positions, numbers))
+        scale, key, place, number = columns
+        return Noise(scale.float(), key.long(), place.long(), number.long()), draws
 
 
 rules = st.builds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import pkgutil
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
+from lsp_kernels import Noise
 from tests import oracle
 
 if TYPE_CHECKING:
@@ -76,8 +78,10 @@ def poisoned_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def same(got: Tensor | np.ndarray, expected: Tensor | np.ndarray) -> None:
-    """Equal bit for bit, but for the payload of NaN."""
+def same(got: Tensor | np.ndarray | None, expected: Tensor | np.ndarray | None) -> None:
+    """Equal bit for bit, but for the payload of NaN; what was not asked for is None."""
+    if got is None and expected is None:
+        return
     got, expected = torch.as_tensor(got), torch.as_tensor(expected)
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
@@ -94,6 +98,8 @@ def check_commit(backend: Any, case: CommitCase) -> None:
     shape = case.logits.shape[:-1]
     same(commit.tokens, torch.tensor(tokens).long().view(shape))
     same(commit.margins, torch.tensor(margins).float().view(shape))
+    same(commit.top1, torch.tensor(case.expected_top1()).float().view(shape))
+    assert commit.log_odds is None
     same(commit.lengths, torch.tensor([length for length, _ in chosen], dtype=torch.int32))
     same(commit.finished, torch.tensor([done for _, done in chosen], dtype=torch.bool))
 
@@ -117,9 +123,9 @@ def check_select(backend: Any, case: CommitCase, strided: bool, shift: float) ->
     same(finished, torch.tensor([done for _, done in expected], dtype=torch.bool))
 
 
-def check_stats(backend: Any, case: CommitCase) -> None:
+def check_stats(backend: Any, case: CommitCase, **options: Any) -> None:
     """token_stats says what the definition says of every row."""
-    stats = backend.token_stats(case.logits, vocabulary=case.vocabulary)
+    stats = backend.token_stats(case.logits, vocabulary=case.vocabulary, **options)
     hidden = case.vocabulary.suppressed
     suppressed = set() if hidden is None else set(hidden.tolist())
     rows = case.logits.reshape(-1, case.logits.size(-1)).float().tolist()
@@ -133,3 +139,72 @@ def check_stats(backend: Any, case: CommitCase) -> None:
     same(stats.top2, column("top2", torch.float32))
     same(stats.margins, column("margin", torch.float32))
     torch.testing.assert_close(stats.log_odds, column("log_odds", torch.float32), rtol=0, atol=1e-5, equal_nan=True)
+    if options.get("entropy"):
+        torch.testing.assert_close(
+            stats.entropy, column("entropy", torch.float32), rtol=1e-5, atol=1e-5, equal_nan=True
+        )
+    else:
+        assert stats.entropy is None
+    assert stats.clean is None
+
+
+def noisy_tolerance(row: oracle.Row, draw: oracle.Draw) -> float:
+    """How much a backend may be wrong about the two largest noisy logits of a row, as docs/kernels.md states."""
+    largest = max((abs(z) for z in (row.top1, row.top2) if math.isfinite(z)), default=0.0)
+    return 2**-20 * (largest + 24 * draw.temperature)
+
+
+def check_noisy_stats(
+    backend: Any, case: CommitCase, noise: Noise, draws: list[oracle.Draw], id_offset: int = 0
+) -> None:
+    """token_stats with noise draws what the definition draws; log-odds, entropy and clean logit are without noise.
+
+    Rows in which the two largest noisy logits are closer than the tolerance are compared but for the token.
+    """
+    stats = backend.token_stats(case.logits, vocabulary=case.vocabulary, noise=noise, entropy=True, id_offset=id_offset)
+    hidden = case.vocabulary.suppressed
+    suppressed = set() if hidden is None else set(hidden.tolist())
+    rows = case.logits.reshape(-1, case.logits.size(-1)).float().tolist()
+    for i, (row, draw) in enumerate(zip(rows, draws, strict=True)):
+        expected = oracle.score_row(row, suppressed, draw, id_offset)
+        token, *found = (column.flatten()[i].item() for column in stats)
+        check_noisy_row(token, dict(zip(stats._fields[1:], found, strict=True)), expected, draw)
+
+
+def check_noisy_row(token: int, found: dict[str, float], expected: oracle.Row, draw: oracle.Draw) -> None:
+    """What was found of a row is what was expected, as far as the tolerance of the noise allows."""
+    tolerance = noisy_tolerance(expected, draw)
+    sure = math.isnan(expected.margin) or expected.margin > 2 * tolerance or expected.margin == 0
+    close = {"top1": tolerance, "top2": tolerance, "entropy": 1e-5 + 1e-5 * abs(expected.entropy)}
+    if sure:
+        assert token == expected.token
+        close |= {"clean": 0.0, "log_odds": 1e-5 + 1e-6 * abs(expected.log_odds)}
+    for name, most in close.items():
+        if name in found:
+            assert found[name] == pytest.approx(np.float32(getattr(expected, name)), rel=0, abs=most, nan_ok=True), name
+
+
+def check_noisy_commit(backend: Any, case: CommitCase, noise: Noise, draws: list[oracle.Draw]) -> None:
+    """commit_prefix with noise scores rows as the definition does, and applies the rule to what it found."""
+    commit = backend.commit_prefix(case.logits, **case.arguments(), noise=noise, log_odds=True)
+    hidden = case.vocabulary.suppressed
+    suppressed = set() if hidden is None else set(hidden.tolist())
+    rows = case.logits.reshape(-1, case.logits.size(-1)).float().tolist()
+    tokens, margins, top1, odds = (column.flatten().tolist() for column in commit[2:])
+    scored = set()
+    for b, (first, sequence) in enumerate(zip(case.first_rows, case.sequences, strict=True)):
+        here = range(first, first + oracle.scored_rows(len(sequence), case.rule))
+        scored |= {*here}
+        for i in here:
+            expected = oracle.score_row(rows[i], suppressed, draws[i])
+            check_noisy_row(tokens[i], {"top1": top1[i], "log_odds": odds[i]}, expected, draws[i])
+            tolerance = 2 * noisy_tolerance(expected, draws[i])
+            assert margins[i] == pytest.approx(expected.margin, rel=0, abs=tolerance, nan_ok=True)
+        rest = len(sequence) - len(here)  # rows that the rule does not look at
+        known = [margins[i] for i in here] + [0.0] * rest, [tokens[i] for i in here] + [-1] * rest
+        assert oracle.select(*known, case.rule, case.delimiters, case.stops) == (
+            commit.lengths[b].item(),
+            commit.finished[b].item(),
+        )
+    for i in {*range(len(rows))} - scored:
+        assert (tokens[i], margins[i], top1[i], odds[i]) == (-1, -math.inf, -math.inf, -math.inf)

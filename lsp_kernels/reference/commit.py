@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..results import Commit, TokenStats
 from ..rule import PrefixRule
+from .noise import add_noise
 
 HIGHEST_LOG_ODDS = 80.0
 
@@ -25,20 +26,33 @@ class Tables(Protocol):
     def lowest(self) -> int: ...
 
 
-def token_stats(logits: Tensor, *, vocabulary: Tables | None = None) -> TokenStats:
-    """The best token, the two largest logits and the log-odds of the best token, per row of [..., V] logits."""
-    z, tokens, top1, top2 = _top2(logits, vocabulary)
-    hidden = torch.zeros_like(z, dtype=torch.bool).scatter(-1, tokens[..., None], True)
-    others = z.size(-1) - 1
-    if vocabulary is not None and vocabulary.suppressed is not None:
-        hidden = hidden.index_fill(-1, vocabulary.suppressed.long(), True)
-        others -= vocabulary.suppressed.size(0)
-    best = top1[..., None]
-    below = torch.where(z == best, 0.0, z.double() - best.double()).masked_fill(hidden, -math.inf)
-    log_odds = 0.0 - below.logsumexp(-1)
-    log_odds = log_odds.clamp(max=HIGHEST_LOG_ODDS if others else math.inf).float()
-    top1, top2 = top1 + 0.0, top2 + 0.0  # no -0.0
-    return TokenStats(tokens, top1, top2, torch.where(top2.isnan(), math.nan, log_odds))
+class Sampling(Protocol):
+    """The attribute of a `Noise` that is used here."""
+
+    @property
+    def table(self) -> Tensor: ...
+
+
+def token_stats(
+    logits: Tensor,
+    *,
+    vocabulary: Tables | None = None,
+    id_offset: int = 0,
+    noise: Sampling | None = None,
+    entropy: bool = False,
+) -> TokenStats:
+    """The best token, the two largest logits and the log-odds of the best token, per row of [..., V] logits.
+
+    With noise, the best token and the two largest are those of the noisy logits; log-odds and entropy are clean.
+    """
+    z, tokens, top1, top2 = _top2(logits, vocabulary, noise, id_offset)
+    top1, top2, clean = top1 + 0.0, top2 + 0.0, z.gather(-1, tokens[..., None])[..., 0] + 0.0  # no -0.0
+    relative = _relative(z, clean, vocabulary)
+    log_odds = _log_odds(relative, tokens, vocabulary)
+    h = _entropy(relative) if entropy else None
+    nan = top2.isnan()
+    log_odds, h = (None if x is None else x.masked_fill(nan, math.nan) for x in (log_odds, h))
+    return TokenStats(tokens + id_offset, top1, top2, log_odds, h, None if noise is None else clean)
 
 
 def select_prefix(
@@ -73,10 +87,16 @@ def commit_prefix(
     *,
     rule: PrefixRule,
     vocabulary: Tables | None = None,
+    noise: Sampling | None = None,
+    log_odds: bool = False,
 ) -> Commit:
     """Margins of the active rows of [B, L, V] or packed [R, V] logits, and the rule applied to them."""
-    _, tokens, top1, top2 = _top2(logits, vocabulary)
+    z, tokens, top1, top2 = _top2(logits, vocabulary, noise, 0)
     margins = torch.where(top1 == top2, 0.0, top1 - top2)
+    odds = None
+    if log_odds:
+        odds = _log_odds(_relative(z, z.gather(-1, tokens[..., None])[..., 0], vocabulary), tokens, vocabulary)
+        odds = odds.masked_fill(top2.isnan(), math.nan)
 
     rows, n = _active_rows(tokens.shape, cu_rows, n_active, starts, logits.device)
     order = torch.arange(rows.size(1), device=rows.device)
@@ -85,23 +105,50 @@ def commit_prefix(
     unscored = unscored.scatter(0, torch.where(scored, rows, tokens.numel()).flatten(), False)
     unscored = unscored[:-1].view(tokens.shape)
     tokens = tokens.masked_fill(unscored, -1)
-    margins = margins.masked_fill(unscored, -math.inf)
+    margins, top1 = margins.masked_fill(unscored, -math.inf), (top1 + 0.0).masked_fill(unscored, -math.inf)
+    odds = None if odds is None else odds.masked_fill(unscored, -math.inf)
 
     lengths, finished = select_prefix(margins, tokens, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
-    return Commit(lengths, finished, tokens, margins)
+    return Commit(lengths, finished, tokens, margins, top1, odds)
 
 
-def _top2(logits: Tensor, vocabulary: Tables | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Float32 logits in which suppressed ids and NaN are -inf; token, top1 and top2 of every row."""
-    z = logits.detach().float()
-    if vocabulary is not None and vocabulary.suppressed is not None:
-        z = z.index_fill(-1, vocabulary.suppressed.long(), -math.inf)
+def _top2(
+    logits: Tensor, vocabulary: Tables | None, noise: Sampling | None, id_offset: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Float32 logits in which suppressed ids and NaN are -inf; token, top1 and top2 of every row, with the noise."""
+    z = _without_suppressed(logits.detach().float(), vocabulary)
     nan = z.isnan()
     z = z.masked_fill(nan, -math.inf)
-    top1, tokens = z.max(-1)  # the first of equal values
+    noisy = z if noise is None else add_noise(z, noise.table, id_offset)
+    top1, tokens = noisy.max(-1)  # the first of equal values
     tokens = torch.where(top1 == -math.inf, 0 if vocabulary is None else vocabulary.lowest, tokens)
-    top2 = z.scatter(-1, tokens[..., None], -math.inf).amax(-1)
+    top2 = noisy.scatter(-1, tokens[..., None], -math.inf).amax(-1)
     return z, tokens, top1, top2.masked_fill(nan.any(-1), math.nan)
+
+
+def _without_suppressed(z: Tensor, vocabulary: Tables | None) -> Tensor:
+    if vocabulary is None or vocabulary.suppressed is None:
+        return z
+    return z.index_fill(-1, vocabulary.suppressed.long(), -math.inf)
+
+
+def _relative(z: Tensor, base: Tensor, vocabulary: Tables | None) -> Tensor:
+    """All logits minus one of them in float64, 0 where they are equal; suppressed ids are -inf."""
+    out = torch.where(z == base[..., None], 0.0, z.double() - base[..., None].double())
+    return _without_suppressed(out, vocabulary)
+
+
+def _log_odds(relative: Tensor, tokens: Tensor, vocabulary: Tables | None) -> Tensor:
+    """log(p / (1 - p)) of the tokens, from logits relative to theirs."""
+    suppressed = None if vocabulary is None else vocabulary.suppressed
+    others = relative.size(-1) - 1 - (0 if suppressed is None else suppressed.size(0))
+    out = 0.0 - relative.scatter(-1, tokens[..., None], -math.inf).logsumexp(-1)
+    return out.clamp(max=HIGHEST_LOG_ODDS if others else math.inf).float()
+
+
+def _entropy(relative: Tensor) -> Tensor:
+    """The entropy of the softmax in nats, from logits relative to one of them."""
+    return torch.special.entr(relative.softmax(-1)).sum(-1).float()
 
 
 def _active_rows(

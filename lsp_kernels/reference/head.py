@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..results import LinearCommit, TokenStats
+from ..results import Commit, TokenStats
 from ..rule import PrefixRule
-from .commit import Tables, commit_prefix, token_stats
+from .commit import Sampling, Tables, commit_prefix, token_stats
 
 
 def linear_token_stats(
@@ -19,10 +19,12 @@ def linear_token_stats(
     bias: Tensor | None = None,
     vocabulary: Tables | None = None,
     id_offset: int = 0,
+    noise: Sampling | None = None,
+    entropy: bool = False,
 ) -> TokenStats:
-    """`token_stats` of hidden times weight; the ids begin with `id_offset`."""
-    stats = token_stats(_logits(hidden, weight, bias), vocabulary=vocabulary)
-    return stats._replace(tokens=stats.tokens + id_offset)
+    """`token_stats` of hidden times weight."""
+    logits = linear_logits(hidden, weight, bias)
+    return token_stats(logits, vocabulary=vocabulary, id_offset=id_offset, noise=noise, entropy=entropy)
 
 
 def linear_commit_prefix(
@@ -35,15 +37,15 @@ def linear_commit_prefix(
     rule: PrefixRule,
     bias: Tensor | None = None,
     vocabulary: Tables | None = None,
-) -> LinearCommit:
+    noise: Sampling | None = None,
+    log_odds: bool = False,
+) -> Commit:
     """`commit_prefix` of hidden times weight."""
-    logits = _logits(hidden, weight, bias)
-    commit = commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)
-    top1 = token_stats(logits, vocabulary=vocabulary).top1
-    return LinearCommit(*commit, top1.masked_fill(commit.tokens < 0, -math.inf))
+    options: dict[str, Any] = {"rule": rule, "vocabulary": vocabulary, "noise": noise, "log_odds": log_odds}
+    return commit_prefix(linear_logits(hidden, weight, bias), cu_rows, n_active, starts, **options)
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Logits in float32: products of 16-bit values are exact there, and only the sums are rounded."""
     exact = torch.promote_types(hidden.dtype, torch.float32)
     out = hidden.detach().to(exact) @ weight.detach().to(exact).T

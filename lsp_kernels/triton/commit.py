@@ -35,7 +35,7 @@ __all__ = ["commit_kernel", "commit_prefix", "select_kernel", "select_prefix", "
 @triton.jit(
     do_not_specialize=[
         "x_ptr", "s_batch", "s_row", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr", "length_ptr", "finished_ptr",
-        "token_ptr", "margin_ptr", "value_ptr", "id_ptr", "ticket_ptr", "batch", "rows", "length", "per_sequence",
+        "token_ptr", "margin_ptr", "top1_ptr", "value_ptr", "id_ptr", "ticket_ptr", "batch", "rows", "length", "per_sequence",
         "slots", "vocabulary", "tiles", "lowest", "alpha", "beta", "min_length", "window",
     ]
 )  # fmt: skip
@@ -51,6 +51,7 @@ def commit_kernel(
     finished_ptr,
     token_ptr,
     margin_ptr,
+    top1_ptr,
     value_ptr,
     id_ptr,
     ticket_ptr,
@@ -90,7 +91,7 @@ def commit_kernel(
         if cu_ptr is not None:
             decreasing = sequence_of(tl.full((), -1, tl.int32), cu_ptr, length, batch, ROWS) == batch
         else:
-            clear_unscored(token_ptr, margin_ptr, b * length, length, first, scored, ROWS)
+            clear_unscored(token_ptr, margin_ptr, top1_ptr, b * length, length, first, scored, ROWS)
         if decreasing | (scored == 0):
             tl.store(length_ptr + b, 0)
             tl.store(finished_ptr + b, 0)
@@ -131,6 +132,7 @@ def commit_kernel(
                     tl.store(ticket_ptr + batch + slot, 0)
                 tl.store(token_ptr + row, tl.where(v1 == float("-inf"), lowest, i1).to(tl.int64))
                 tl.store(margin_ptr + row, tl.where(v1 == v2, 0.0, v1 - v2))
+                tl.store(top1_ptr + row, v1 + 0.0)
                 publish(WAIT)
                 if tl.atomic_add(ticket_ptr + b, 1, sem="acq_rel", scope="gpu") == scored - 1:
                     chosen, finished = select(
@@ -158,16 +160,18 @@ def commit_kernel(
         elif (split == 0) & (cu_ptr is not None):
             tl.store(token_ptr + slot, -1)
             tl.store(margin_ptr + slot, float("-inf"))
+            tl.store(top1_ptr + slot, float("-inf"))
 
 
 @triton.jit
-def clear_unscored(token_ptr, margin_ptr, begin, length, first, scored, ROWS: tl.constexpr):
-    """Token -1 and margin -inf for every row of a sequence of a batch that is not scored."""
+def clear_unscored(token_ptr, margin_ptr, top1_ptr, begin, length, first, scored, ROWS: tl.constexpr):
+    """Token -1, margin and largest logit -inf for every row of a sequence of a batch that is not scored."""
     for j0 in range(0, length, ROWS):
         o_r = begin + j0 + tl.arange(0, ROWS)
         m_r = (o_r < begin + length) & ((o_r < first) | (o_r >= first + scored))
         tl.store(token_ptr + o_r, tl.full((ROWS,), -1, tl.int64), mask=m_r)
         tl.store(margin_ptr + o_r, tl.full((ROWS,), float("-inf"), tl.float32), mask=m_r)
+        tl.store(top1_ptr + o_r, tl.full((ROWS,), float("-inf"), tl.float32), mask=m_r)
 
 
 @triton.jit(
@@ -288,16 +292,26 @@ def commit_prefix(
     splits: int | None = None,
 ) -> tuple[Tensor, ...]:
     """The operator ``commit_prefix``; `splits` is chosen from the shape and the rule unless it is given."""
-    *rule, partials, tickets = rule_and_workspace
-    check_commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, lowest, *rule)
+    *rule, noise, log_odds, partials, tickets = rule_and_workspace
+    check_commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, lowest, *rule, noise)
+    if noise is not None or log_odds:
+        raise NotImplementedError("noise and log-odds")
     check_flags(flags, suppressed is not None or rule[5])
     rows, length, s_batch = rows_of(logits, logits.dim() - 1)
     batch = batch_of(logits, logits.dim() - 1, cu_rows)
     tokens = logits.new_empty(logits.shape[:-1], dtype=torch.int64)
     margins = logits.new_empty(logits.shape[:-1], dtype=torch.float32)
+    top1, nothing = torch.empty_like(margins), logits.new_empty(0, dtype=torch.float32)
     lengths, finished = _outputs(logits, batch)
     if batch == 0:  # there may be rows, but they belong to no sequence
-        return lengths, finished.view(torch.bool), tokens.fill_(-1), margins.fill_(-torch.inf)
+        return (
+            lengths,
+            finished.view(torch.bool),
+            tokens.fill_(-1),
+            margins.fill_(-torch.inf),
+            top1.fill_(-torch.inf),
+            nothing,
+        )
     slots = commit_slots(logits, cu_rows, n_active, _rule_of(*rule))
     launch = Launch(COMMIT, logits, flags, slots.likely, splits)
     values, ids, tickets = launch.workspace(partials, tickets, slots.count, COMMIT_PLANES, batch)
@@ -314,6 +328,7 @@ def commit_prefix(
         finished,
         tokens,
         margins,
+        top1,
         values,
         ids,
         tickets,
@@ -331,7 +346,7 @@ def commit_prefix(
         ROWS=launch.config.rows,
         **launch.options,
     )
-    return lengths, finished.view(torch.bool), tokens, margins
+    return lengths, finished.view(torch.bool), tokens, margins, top1, nothing
 
 
 _rule_of = functools.lru_cache(maxsize=256)(PrefixRule.of)  # making one takes longer than a launch

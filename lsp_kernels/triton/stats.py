@@ -89,18 +89,24 @@ def token_stats(
     flags: Tensor | None,
     suppressed: Tensor | None,
     lowest: int,
+    id_offset: int,
+    noise: Tensor | None,
+    entropy: bool,
     partials: Tensor | None,
     tickets: Tensor | None,
     splits: int | None = None,
 ) -> tuple[Tensor, ...]:
     """The operator ``token_stats``; `splits` is chosen from the shape unless it is given."""
-    check_token_stats(logits, flags, suppressed, lowest)
+    check_token_stats(logits, flags, suppressed, lowest, id_offset, noise, entropy)
+    if noise is not None or entropy:
+        raise NotImplementedError("noise and entropy")
     check_flags(flags, suppressed is not None)
     rows, length, s_batch = rows_of(logits, logits.dim() - 1)
     tokens = logits.new_empty(logits.shape[:-1], dtype=torch.int64)
     top1, top2, log_odds = (logits.new_empty(logits.shape[:-1], dtype=torch.float32) for _ in range(3))
+    nothing = logits.new_empty(0, dtype=torch.float32), logits.new_empty(0, dtype=torch.float32)
     if rows == 0:
-        return tokens, top1, top2, log_odds
+        return tokens, top1, top2, log_odds, *nothing
     launch = Launch(STATS, logits, flags, rows, splits)
     values, ids, tickets = launch.workspace(partials, tickets, rows, STATS_PLANES)
     stats_kernel[(rows * launch.splits,)](
@@ -124,4 +130,4 @@ def token_stats(
         HIDDEN=suppressed is not None,
         **launch.options,
     )
-    return tokens, top1, top2, log_odds
+    return tokens + id_offset if id_offset else tokens, top1, top2, log_odds, *nothing

@@ -32,8 +32,8 @@ def compile_commit(
     sequences = (one(cu_rows, 0, 1), one(n_active, 1), one(starts, 0))
     for row in _rows(logits):
         for splits in split_counts():
-            commit.token_stats(row, *tables, None, None, splits=splits)
-            commit.commit_prefix(row, *sequences, *tables, *rule, None, None, splits=splits)
+            commit.token_stats(row, *tables, 0, None, False, None, None, splits=splits)
+            commit.commit_prefix(row, *sequences, *tables, *rule, None, False, None, None, splits=splits)
     margins = torch.zeros([1] * (logits.dim() - 1), device=logits.device)
     commit.select_prefix(margins, margins.long(), *sequences, tables[0], *rule)
 

@@ -158,16 +158,29 @@ class Fuzz:
     def room(self) -> list[Tensor | None]:
         return [self.maybe(self.tensor([3], torch.int32)), self.maybe(self.tensor([3], torch.int32))]
 
+    def noise(self, rows: list[int]) -> Tensor | None:
+        """Seeds, positions and passes of these rows, and the bits of a temperature, which may be absurd."""
+        r = self.random
+        values = []
+        for _ in range(math.prod(rows)):
+            place = self.number(r.choice([0, 7, (2**31 - 1) << 32 | 2**31 - 1]))
+            values += [r.choice([0, -1, 2**63 - 1]), place, r.choice([0, 0x3F800000, 0x70000000])]
+        if values and self.chance(self.wrong / 3):
+            values[-1] = r.choice([0x7FC00000, 0x7F800000, -1, 2**62])
+        return self.maybe(self.tensor([*rows, 3], torch.int64, values))
+
     def token_stats(self) -> list[Any]:
         vocabulary = self.random.choice([1, 2, 63, 64, 511, 512, 513, 2000])
-        logits = self.tensor([*self.rows()[0], vocabulary], self.random.choice(FLOATS))
-        return [logits, *self.tables(vocabulary), *self.room()]
+        rows = self.rows()[0]
+        logits = self.tensor([*rows, vocabulary], self.random.choice(FLOATS))
+        return [logits, *self.tables(vocabulary), self.number(5), self.noise(rows), self.chance(0.5), *self.room()]
 
     def commit_prefix(self) -> list[Any]:
         vocabulary = self.random.choice([1, 2, 63, 64, 511, 512, 513, 2000])
         shape, sequences = self.rows()
         logits = self.tensor([*shape, vocabulary], self.random.choice(FLOATS))
-        return [logits, *sequences, *self.tables(vocabulary), *self.rule(), *self.room()]
+        options = [self.noise(shape), self.chance(0.5)]
+        return [logits, *sequences, *self.tables(vocabulary), *self.rule(), *options, *self.room()]
 
     def factors(self, rows: list[int]) -> tuple[int, list[Tensor | None]]:
         """The size of a vocabulary; hidden states of these rows, a weight and perhaps a bias."""
@@ -177,13 +190,15 @@ class Fuzz:
         return vocabulary, [hidden, weight, self.maybe(self.tensor([vocabulary], dtype))]
 
     def linear_token_stats(self) -> list[Any]:
-        vocabulary, factors = self.factors(self.rows()[0])
-        return [*factors, *self.tables(vocabulary), self.number(5), *self.room()]
+        rows = self.rows()[0]
+        vocabulary, factors = self.factors(rows)
+        return [*factors, *self.tables(vocabulary), self.number(5), self.noise(rows), self.chance(0.5), *self.room()]
 
     def linear_commit_prefix(self) -> list[Any]:
         shape, sequences = self.rows()
         vocabulary, factors = self.factors(shape)
-        return [*factors, *sequences, *self.tables(vocabulary), *self.rule(), *self.room()]
+        options = [self.noise(shape), self.chance(0.5)]
+        return [*factors, *sequences, *self.tables(vocabulary), *self.rule(), *options, *self.room()]
 
     def select_prefix(self) -> list[Any]:
         shape, sequences = self.rows()

@@ -157,8 +157,8 @@ def test_results_do_not_depend_on_the_threads(backend) -> None:
 def test_operators_pass_opcheck_and_compile_as_one_graph() -> None:
     hidden, weight = factors(6, 16, 50, torch.float32)
     rule = PrefixRule(snap=False)
-    stats = (hidden, weight, None, None, None, 0, 3, None, None)
-    commit = (hidden, weight, None, ints(0, 2, 6), None, None, None, None, 0, *rule.arguments, None, None)
+    stats = (hidden, weight, None, None, None, 0, 3, None, False, None, None)
+    commit = (hidden, weight, None, ints(0, 2, 6), None, None, None, None, 0, *rule.arguments, None, False, None, None)
     torch.library.opcheck(torch.ops.lsp.linear_token_stats.default, stats)
     torch.library.opcheck(torch.ops.lsp.linear_commit_prefix.default, commit)
 

@@ -14,21 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, multiprocessing
 
-from lsp_kernels import TokenStats, linear_token_stats, merge_token_stats, reference, token_stats
+from lsp_kernels import Noise, TokenStats, linear_token_stats, merge_token_stats, reference, token_stats
 from tests.strategies import KINDS, random_logits
 from tests.support import examples, same
 
 
-def shard(logits: Tensor, begin: int, end: int) -> TokenStats:
-    stats = token_stats(logits[:, begin:end])
-    return stats._replace(tokens=stats.tokens + begin)
+def shard(logits: Tensor, begin: int, end: int, noise: Noise | None = None) -> TokenStats:
+    return reference.token_stats(logits[:, begin:end], id_offset=begin, entropy=True, noise=noise)
 
 
-def check_whole(merged: TokenStats, logits: Tensor) -> None:
-    expected = reference.token_stats(logits)
+def check_whole(merged: TokenStats, logits: Tensor, noise: Noise | None = None) -> None:
+    expected = reference.token_stats(logits, entropy=True, noise=noise)
     for got, wanted in zip(merged[:3], expected[:3], strict=True):
         same(got, wanted)
     torch.testing.assert_close(merged.log_odds, expected.log_odds, rtol=0, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(merged.entropy, expected.entropy, rtol=0, atol=1e-5, equal_nan=True)
+    same(merged.clean, expected.clean)
 
 
 @examples(400)
@@ -43,8 +44,9 @@ def test_uneven_shards_in_any_order_are_the_whole(seed, kind, size, dtype, data)
     logits = random_logits(np.random.default_rng(seed), 5, size, kind, dtype)
     inner = data.draw(st.sets(st.integers(1, size - 1), max_size=4))
     borders = [0, *sorted(inner), size]
-    parts = [shard(logits, a, b) for a, b in pairwise(borders)]
-    check_whole(merge_token_stats(data.draw(st.permutations(parts))), logits)
+    noise = data.draw(st.sampled_from([None, Noise(torch.tensor([0.0, 0.2, 1.0, 1.0, 9.0]), seed, torch.arange(5))]))
+    parts = [shard(logits, a, b, noise) for a, b in pairwise(borders)]
+    check_whole(merge_token_stats(data.draw(st.permutations(parts))), logits, noise)
 
 
 def test_a_nan_in_any_shard_survives() -> None:
@@ -58,14 +60,16 @@ def score_and_merge(rank: int, world: int, port: int) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(9, 32, generator=generator), torch.randn(101, 32, generator=generator)
     begin, end = (0, 60) if rank == 0 else (60, 101)
-    own = linear_token_stats(hidden, weight[begin:end], id_offset=begin)
+    noise = Noise(0.7, 5, torch.arange(9))
+    own = linear_token_stats(hidden, weight[begin:end], id_offset=begin, noise=noise, entropy=True)
     gathered = [[torch.empty_like(x) for _ in range(world)] for x in own]
     for x, everywhere in zip(own, gathered, strict=True):
         dist.all_gather(everywhere, x)
     merged = merge_token_stats([TokenStats(*part) for part in zip(*gathered, strict=True)])
-    expected = linear_token_stats(hidden, weight)
+    expected = linear_token_stats(hidden, weight, noise=noise, entropy=True)
     same(merged.tokens, expected.tokens)
     torch.testing.assert_close(merged.log_odds, expected.log_odds, rtol=0, atol=1e-4)
+    torch.testing.assert_close(merged.entropy, expected.entropy, rtol=0, atol=1e-4)
     dist.destroy_process_group()
 
 
@@ -89,11 +93,18 @@ BAD = [
         ValueError,
         r"shape of parts\[1\].tokens: expected \[3\], got \[4\]",
     ),
+    (
+        [token_stats(torch.zeros(3, 5)), reference.token_stats(torch.zeros(3, 5), entropy=True)],
+        ValueError,
+        r"parts\[1\].entropy: expected all parts to have it or none",
+    ),
 ]
 
 
 @pytest.mark.abuse("operators")
-@pytest.mark.parametrize(("parts", "error", "message"), BAD, ids=["nothing", "no list", "no statistics", "other rows"])
+@pytest.mark.parametrize(
+    ("parts", "error", "message"), BAD, ids=["nothing", "no list", "no statistics", "other rows", "another result"]
+)
 def test_bad_parts_are_refused_by_name(parts, error, message: str) -> None:
     with pytest.raises(error, match=f"Invalid {message}"):
         merge_token_stats(parts)

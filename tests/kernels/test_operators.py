@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lsp_kernels import PrefixRule, Vocabulary, _ops
+from lsp_kernels import Noise, PrefixRule, Vocabulary, _ops
 from tests.attention_cases import assert_same_bits
 from tests.support import import_or_skip, ints
 
@@ -23,6 +23,8 @@ RULE = dict(
 )
 ROOM = {"partials": None, "tickets": None}
 TABLES = {"flags": VOCABULARY.flags, "suppressed": VOCABULARY.suppressed, "lowest": VOCABULARY.lowest}
+NOISE = Noise(0.7, 3, torch.arange(6), 1).table
+SAMPLING = {"id_offset": 0, "noise": NOISE}
 SEQUENCES = {"cu_rows": ints(0, 2, 6), "n_active": ints(2, 4), "starts": ints(0, 0)}
 
 
@@ -33,6 +35,10 @@ def zeros(*shape: int, **options: Any) -> torch.Tensor:
     return torch.zeros(*shape, **options)
 
 
+def bits_of(x: float) -> int:
+    return int(torch.tensor(x).view(torch.int32))
+
+
 def sound() -> dict[str, dict[str, Any]]:
     """Good operands of every operator: 6 rows of two sequences, 10 ids; 4 heads of queries, 2 of keys, 8 slots."""
     caches = {"k_cache": zeros(2, 2, 8, 32), "v_cache": zeros(2, 2, 8, 32)}
@@ -40,11 +46,19 @@ def sound() -> dict[str, dict[str, Any]]:
     lengths = {"cu_seqlens": ints(0, 2, 6), "prefix_lens": ints(1, 5), "append_lens": ints(2, 3), "slots": None}
     flags = {"flags": VOCABULARY.flags}
     return {
-        "token_stats": {"logits": zeros(6, 10), **TABLES, **ROOM},
+        "token_stats": {"logits": zeros(6, 10), **TABLES, **SAMPLING, "entropy": True, **ROOM},
         "select_prefix": {"margins": zeros(6), "tokens": zeros(6).long(), **SEQUENCES, **flags, **RULE},
-        "commit_prefix": {"logits": zeros(6, 10), **SEQUENCES, **TABLES, **RULE, **ROOM},
-        "linear_token_stats": {**FACTORS, **TABLES, "id_offset": 0, **ROOM},
-        "linear_commit_prefix": {**FACTORS, **SEQUENCES, **TABLES, **RULE, **ROOM},
+        "commit_prefix": {
+            "logits": zeros(6, 10),
+            **SEQUENCES,
+            **TABLES,
+            **RULE,
+            "noise": NOISE,
+            "log_odds": True,
+            **ROOM,
+        },
+        "linear_token_stats": {**FACTORS, **TABLES, **SAMPLING, "entropy": True, **ROOM},
+        "linear_commit_prefix": {**FACTORS, **SEQUENCES, **TABLES, **RULE, "noise": NOISE, "log_odds": True, **ROOM},
         "suffix_attention": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM},
         "suffix_attention_into": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM, **RESULTS},
     }
@@ -170,12 +184,21 @@ OUTPUTS = [
     {"lse": zeros(6, 4).double()},
     {"lse": zeros(4, 6).T},
 ]
+NOISES = [
+    {"noise": NOISE.int()},
+    {"noise": NOISE.double()},
+    {"noise": NOISE[:5]},
+    {"noise": NOISE[:, :2]},
+    {"noise": NOISE[None]},
+    {"noise": NOISE.T.contiguous().T},
+]
+OFFSETS = [{"id_offset": -1}, {"id_offset": 2**40}, {"id_offset": 2**31 - 10}]
 BAD = {
-    "token_stats": [*LOGITS, *VOCABULARIES],
+    "token_stats": [*LOGITS, *VOCABULARIES, *NOISES, *OFFSETS],
     "select_prefix": [*STATS, *BORDERS, *RULES],
-    "commit_prefix": [*LOGITS, *VOCABULARIES, *BORDERS, *RULES, {"logits": zeros(1, 6, 10)}],
-    "linear_token_stats": [*LINEAR, *VOCABULARIES, {"id_offset": -1}, {"id_offset": 2**40}],
-    "linear_commit_prefix": [*LINEAR, *VOCABULARIES, *BORDERS, *RULES, {"hidden": zeros(1, 6, 5)}],
+    "commit_prefix": [*LOGITS, *VOCABULARIES, *BORDERS, *RULES, *NOISES, {"logits": zeros(1, 6, 10)}],
+    "linear_token_stats": [*LINEAR, *VOCABULARIES, *NOISES, *OFFSETS],
+    "linear_commit_prefix": [*LINEAR, *VOCABULARIES, *BORDERS, *RULES, *NOISES, {"hidden": zeros(1, 6, 5)}],
     "suffix_attention": TENSORS,
     "suffix_attention_into": [*TENSORS, *OUTPUTS],
 }
@@ -245,6 +268,27 @@ LENGTHS = [
 def test_values_on_a_cpu_are_refused_by_name(server, name: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(REFUSED, match=r"Invalid (cu_rows|n_active|starts)"):
         server(name)(*(sound()[name] | wrong).values())
+
+
+@pytest.mark.parametrize("server", [in_cpp, in_the_reference], ids=lambda server: server.__name__)
+@pytest.mark.parametrize("name", [name for name in sound() if "noise" in sound()[name]])
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        (1, -1, "positions|passes"),
+        (1, 2**31, "positions"),
+        (1, -(2**63), "passes"),
+        (2, bits_of(math.nan), "temperature"),
+        (2, bits_of(-1.0), "temperature"),
+        (2, bits_of(math.inf), "temperature"),
+    ],
+)
+def test_noise_that_cannot_be_is_refused_by_name(server, name: str, column: int, value: int, message: str) -> None:
+    operands = sound()[name]
+    operands["noise"] = NOISE.clone()
+    operands["noise"][4, column] = value
+    with pytest.raises(REFUSED, match=rf"Invalid ({message}) of noise"):
+        server(name)(*operands.values())
 
 
 @pytest.mark.parametrize("server", [in_cpp, in_the_reference], ids=lambda server: server.__name__)

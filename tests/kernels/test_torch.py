@@ -31,7 +31,7 @@ def test_opcheck(gradient: bool) -> None:
     rule = rule_arguments(RULE)
     tables = VOCABULARY.tables
     for op, arguments in {
-        torch.ops.lsp.token_stats: (logits, *tables, None, None),
+        torch.ops.lsp.token_stats: (logits, *tables, 0, None, True, None, None),
         torch.ops.lsp.select_prefix: (
             margins,
             tokens,
@@ -41,7 +41,7 @@ def test_opcheck(gradient: bool) -> None:
             VOCABULARY.flags,
             *rule,
         ),
-        torch.ops.lsp.commit_prefix: (logits, BORDERS, None, None, *tables, *rule, None, None),
+        torch.ops.lsp.commit_prefix: (logits, BORDERS, None, None, *tables, *rule, None, True, None, None),
     }.items():
         torch.library.opcheck(op.default, arguments)
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
+from lsp_kernels import Commit, Noise, PrefixRule, TokenStats, Vocabulary
 from lsp_kernels._ops import rule_arguments
+from lsp_kernels.commit import commit_of, stats_of, tables_of
+from lsp_kernels.noise import table_of
 from lsp_kernels.triton import configs
 
 
@@ -23,10 +25,17 @@ class Served:
         self.splits = splits
 
     def token_stats(
-        self, logits: Tensor, *, vocabulary: Vocabulary | None = None, workspace: tuple[Any, Any] = (None, None)
+        self,
+        logits: Tensor,
+        *,
+        vocabulary: Vocabulary | None = None,
+        id_offset: int = 0,
+        noise: Noise | None = None,
+        entropy: bool = False,
+        workspace: tuple[Any, Any] = (None, None),
     ) -> TokenStats:
-        tables = (None, None, 0) if vocabulary is None else vocabulary.tables
-        return TokenStats(*self.module.token_stats(logits, *tables, *workspace, splits=self.splits))
+        options = (*tables_of(vocabulary), id_offset, table_of(noise), entropy)
+        return stats_of(self.module.token_stats(logits, *options, *workspace, splits=self.splits), noise, entropy)
 
     def select_prefix(
         self,
@@ -52,11 +61,13 @@ class Served:
         *,
         rule: PrefixRule,
         vocabulary: Vocabulary | None = None,
+        noise: Noise | None = None,
+        log_odds: bool = False,
         workspace: tuple[Any, Any] = (None, None),
     ) -> Commit:
-        tables = (None, None, 0) if vocabulary is None else vocabulary.tables
-        arguments = (logits, cu_rows, n_active, starts, *tables, *rule_arguments(rule), *workspace)
-        return Commit(*self.module.commit_prefix(*arguments, splits=self.splits))
+        operands = (logits, cu_rows, n_active, starts, *tables_of(vocabulary), *rule_arguments(rule))
+        options = (table_of(noise), log_odds, *workspace)
+        return commit_of(self.module.commit_prefix(*operands, *options, splits=self.splits), log_odds)
 
     def suffix_attention(
         self,

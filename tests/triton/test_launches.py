@@ -48,9 +48,9 @@ def commit_call(made: Build) -> None:
         return
     logits, splits = torch.zeros(*shape, size, dtype=DTYPES[types["x_ptr"]]), chosen["SPLITS"]
     if made.kernel is commit.stats_kernel:
-        commit.token_stats(logits, *tables, None, None, splits=splits)
+        commit.token_stats(logits, *tables, 0, None, False, None, None, splits=splits)
     else:
-        commit.commit_prefix(logits, *sequences, *tables, *rule.arguments, None, None, splits=splits)
+        commit.commit_prefix(logits, *sequences, *tables, *rule.arguments, None, False, None, None, splits=splits)
 
 
 @cache
@@ -140,8 +140,8 @@ def compilations(target: str, logits: Tensor, batch: bool, vocabulary: Vocabular
     margins = torch.zeros(logits.shape[:-1])
     with captured(target) as launched:
         for splits in configs.commit.split_counts():
-            commit.token_stats(logits, *tables, None, None, splits=splits)
-            commit.commit_prefix(logits, *sequences, *tables, *rule, None, None, splits=splits)
+            commit.token_stats(logits, *tables, 0, None, False, None, None, splits=splits)
+            commit.commit_prefix(logits, *sequences, *tables, *rule, None, False, None, None, splits=splits)
         commit.select_prefix(margins, margins.long(), *sequences, flags, *rule)
     return set(launched)
 
@@ -183,5 +183,5 @@ def test_only_rows_and_flags_that_begin_at_multiples_of_16_count_as_aligned(
     logits: Tensor, flags: Tensor | None, request: pytest.FixtureRequest
 ) -> None:
     with captured("sm_90") as launched:
-        commit.token_stats(logits, flags, None, 0, None, None, splits=1)
+        commit.token_stats(logits, flags, None, 0, 0, None, False, None, None, splits=1)
     assert dict(launched[0].constants)["ALIGNED"] == ("aligned pointer" in request.node.name)
