@@ -148,8 +148,17 @@ def _commit_prefix(
     *rest: Any,
 ) -> tuple[Tensor, ...]:
     *rule, noise, log_odds, _partials, _tickets = rest
-    options = {"rule": PrefixRule.of(*rule), "vocabulary": Tables(flags, suppressed, lowest), "noise": _noise(noise)}
-    return _results(logits, reference.commit_prefix(logits, cu_rows, n_active, starts, log_odds=log_odds, **options))
+    found = reference.commit_prefix(
+        logits,
+        cu_rows,
+        n_active,
+        starts,
+        rule=PrefixRule.of(*rule),
+        vocabulary=Tables(flags, suppressed, lowest),
+        noise=_noise(noise),
+        log_odds=log_odds,
+    )
+    return _results(logits, found)
 
 
 def _linear_token_stats(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:

@@ -57,7 +57,8 @@ def token_stats(
     Returns
     -------
     TokenStats
-        ``tokens`` int64, ``top1``, ``top2``, ``log_odds`` float32, each [R] or [B, L]; ``entropy`` and ``clean`` or None.
+        ``tokens`` int64, ``top1``, ``top2``, ``log_odds`` float32, each [R] or [B, L]; ``entropy`` and
+        ``clean`` where they belong to the call, else None.
 
     Examples
     --------
@@ -253,8 +254,8 @@ def tables_of(vocabulary: Vocabulary | None) -> tuple[Tensor | None, Tensor | No
 
 def stats_of(found: tuple[Tensor, ...], noise: Noise | None, entropy: bool) -> TokenStats:
     """The results of an operator by name, without those that were not asked for."""
-    *always, h, clean = found
-    return TokenStats(*always, h if entropy else None, None if noise is None else clean)
+    tokens, top1, top2, log_odds, h, clean = found
+    return TokenStats(tokens, top1, top2, log_odds, h if entropy else None, None if noise is None else clean)
 
 
 def commit_of(found: tuple[Tensor, ...], log_odds: bool) -> Commit:

@@ -64,9 +64,10 @@ def merge_token_stats(parts: Sequence[TokenStats]) -> TokenStats:
 
 
 def _joined_entropy(weights: Tensor, entropies: Tensor) -> Tensor:
-    """The entropy of all ids, from the log-weight and the entropy of each shard: that of the choice among shards too."""
+    """The entropy of all ids from the log-weights and entropies of the shards: of the choice of a shard and within it."""
     p = weights.softmax(0)
-    return (torch.special.entr(p).sum(0) + (p * entropies.double()).masked_fill(p == 0, 0.0).sum(0)).float()
+    among: Tensor = torch.special.entr(p).sum(0)
+    return (among + (p * entropies.double()).masked_fill(p == 0, 0.0).sum(0)).float()
 
 
 def check_parts(parts: Sequence[TokenStats]) -> None:

@@ -48,10 +48,9 @@ def token_stats(
     z, tokens, top1, top2 = _top2(logits, vocabulary, noise, id_offset)
     top1, top2, clean = top1 + 0.0, top2 + 0.0, z.gather(-1, tokens[..., None])[..., 0] + 0.0  # no -0.0
     relative = _relative(z, clean, vocabulary)
-    log_odds = _log_odds(relative, tokens, vocabulary)
-    h = _entropy(relative) if entropy else None
     nan = top2.isnan()
-    log_odds, h = (None if x is None else x.masked_fill(nan, math.nan) for x in (log_odds, h))
+    log_odds = _log_odds(relative, tokens, vocabulary).masked_fill(nan, math.nan)
+    h = _entropy(relative).masked_fill(nan, math.nan) if entropy else None
     return TokenStats(tokens + id_offset, top1, top2, log_odds, h, None if noise is None else clean)
 
 
@@ -148,7 +147,8 @@ def _log_odds(relative: Tensor, tokens: Tensor, vocabulary: Tables | None) -> Te
 
 def _entropy(relative: Tensor) -> Tensor:
     """The entropy of the softmax in nats, from logits relative to one of them."""
-    return torch.special.entr(relative.softmax(-1)).sum(-1).float()
+    terms: Tensor = torch.special.entr(relative.softmax(-1))
+    return terms.sum(-1).float()
 
 
 def _active_rows(

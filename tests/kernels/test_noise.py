@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lsp_kernels
-from lsp_kernels import Noise, PrefixRule, Vocabulary, linear_token_stats, merge_token_stats, token_stats
 from lsp_kernels.reference import noise as definition
 from tests import oracle
 from tests.strategies import CommitCase, cases
-from tests.support import check_noisy_commit, check_noisy_stats, examples, same
+from tests.support import check_noisy_commit, check_noisy_stats, examples
 
 # Known answers of Philox 4x32-10 by its authors (Random123): counter, key, words.
 KNOWN = [
