@@ -63,6 +63,13 @@ class Noise:
             raise ValueError(f"Invalid noise: expected shapes that broadcast together, got {shapes}") from None
         self.table = torch.stack([key, place | number << 32, scale.contiguous().view(torch.int32).long()], -1)
 
+    @classmethod
+    def of(cls, table: Tensor) -> Noise:
+        """Noise whose table is there already, for example in memory that a CUDA graph reads."""
+        out = cls.__new__(cls)
+        out.table = table
+        return out
+
     def __repr__(self) -> str:
         return f"Noise(rows={list(self.table.shape[:-1])}, device='{self.table.device}')"
 

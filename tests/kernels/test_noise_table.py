@@ -57,3 +57,8 @@ BAD = [
 def test_what_cannot_be_noise_is_refused_by_name(wrong: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"Invalid {message}"):
         Noise(**{"temperature": 1.0, "seeds": 0, "positions": PLACES} | wrong)
+
+
+def test_a_table_that_is_there_serves_as_it_is() -> None:
+    noise = Noise(1.0, 3, torch.arange(4))
+    assert Noise.of(noise.table).table is noise.table
