@@ -12,7 +12,9 @@ from torch import Tensor
 
 import lsp
 from lsp.decoding import graphs
+from lsp.decoding.batch import Batch
 from lsp.decoding.graphs import bucket
+from lsp.decoding.scoring import Question
 from lsp.models import Transformer
 from lsp.models.adapted import UncachedWarning
 from lsp_kernels import PrefixCache, Vocabulary
@@ -223,13 +225,15 @@ def test_the_simulation_notices_lengths_that_are_uploaded_anew(
         lsp.generate(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n", max_new_tokens=48, graph=True)
 
 
-def test_the_simulation_notices_noise_that_was_captured(captured: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_that_is_not_written_before_a_replay_shows(captured: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     model, prompt = lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n"
     given = {"max_new_tokens": 48, "temperature": 9.0, "scheduler": lsp.FixedPrefix(1), "stop_early": False}
     whole = graphs.Inputs.fill
-    monkeypatch.setattr(graphs.Inputs, "fill", lambda self, batch, question, *more: whole(
-        self, batch, question._replace(noise=None), *more
-    ))  # fmt: skip
+
+    def stale(self: graphs.Inputs, batch: Batch, question: Question, *sizes: int, **more: int) -> None:
+        whole(self, batch, question._replace(noise=None), *sizes, **more)
+
+    monkeypatch.setattr(graphs.Inputs, "fill", stale)
     replayed, plain = (lsp.generate(model, prompt, graph=graph, **given) for graph in (True, False))
     assert replayed[0].tokens != plain[0].tokens
 

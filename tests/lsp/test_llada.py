@@ -112,7 +112,7 @@ def test_llada_samples_from_the_global_generator() -> None:
 @torch.no_grad()
 def test_llada_samples_and_ranks_as_its_own_loop_does_with_this_noise() -> None:
     """The largest noisy logit is drawn; the most confident one, by the probability without noise, is committed."""
-    model, prompt, temperature, length = Masked(5), prompt_of(2, 5), 0.5, 6
+    model, prompt, temperature, length = Masked(5), prompt_of(2, 5), 4.0, 6
     torch.manual_seed(3)
     x = generate(
         model, prompt, gen_length=length, block_length=length, temperature=temperature, mask_id=MASK,
