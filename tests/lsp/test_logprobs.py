@@ -105,13 +105,20 @@ def test_they_do_not_depend_on_the_batch_a_graph_or_a_stream(batch_size: int | N
     assert streamed.generations()[0].logprobs.tolist() == alone[0].logprobs.tolist()
 
 
-def test_a_certain_token_has_zero_and_an_unlikely_one_all_its_digits() -> None:
-    rows = np.array([[0.0, 300.0, 0.0], [0.0, 20.0, 0.0]], dtype=np.float32)
+def test_a_certain_token_has_zero_and_an_almost_certain_one_all_its_digits() -> None:
+    rows = np.array([[0.0, 300.0, 0.0], [0.0, 40.0, 0.0]], dtype=np.float32)
     (sure,) = lsp.generate(scripted(lambda ids: rows, 3, 2), [[]], max_new_tokens=2, logprobs=True)
     assert sure.tokens == [1, 1]
-    np.testing.assert_allclose(sure.logprobs, [0.0, -np.exp(-20.0)], rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(sure.logprobs, [0.0, -np.exp(-40.0)], rtol=1e-5, atol=1e-30)
     only = scripted(lambda ids: np.zeros((len(ids), 2), dtype=np.float32), 2, 1)
     assert lsp.generate(only, [[]], max_new_tokens=1, logprobs=True)[0].logprobs.tolist() == [0.0]
+
+
+def test_a_token_that_was_drawn_against_all_odds_has_a_finite_one() -> None:
+    model = scripted(lambda ids: np.tile(np.float32([0.0, 2000.0, 0.0]), (len(ids), 1)), 3, 2)
+    (out,) = lsp.generate(model, [[]], max_new_tokens=20, temperature=1e6, logprobs=True)
+    assert set(out.tokens) == {0, 1}
+    np.testing.assert_allclose(out.logprobs, [-2000.0 if token == 0 else 0.0 for token in out.tokens], atol=1e-30)
 
 
 def test_a_token_of_a_schedulers_own_has_none() -> None:
