@@ -120,11 +120,14 @@ def test_a_trace_asks_a_second_time_and_sees_the_same(captured: Counted, tempera
 
 
 @pytest.mark.real_gpu
-def test_on_a_gpu_a_replayed_pass_is_the_padded_pass(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lsp.load(folder, dtype=torch.bfloat16, device="cuda")
-    replayed = decode(model, case, lsp.LongestStablePrefix.paper(), graph=True)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_on_a_gpu_a_replayed_pass_is_the_padded_pass(
+    folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    model, given = lsp.load(folder, dtype=torch.bfloat16, device="cuda"), {"graph": True, "temperature": temperature}
+    replayed = decode(model, case, lsp.LongestStablePrefix.paper(), **given)
     monkeypatch.setattr(graphs, "capture", lambda run, device: run)
-    assert replayed == decode(model, case, lsp.LongestStablePrefix.paper(), graph=True)
+    assert replayed == decode(model, case, lsp.LongestStablePrefix.paper(), **given)
 
 
 def test_a_scheduler_that_asks_nothing_still_fills_the_cache(model: Transformer, case: Case, captured: Counted) -> None:
