@@ -85,6 +85,34 @@ def bench_host_share(benchmark, report: Report, model: Transformer) -> None:
     benchmark.pedantic(some_passes, rounds=1)
 
 
+def bench_sampling(benchmark, report: Report, model: Transformer) -> None:
+    """Sampled steps beside greedy ones on the same work: every mask is scored, the first eight are committed."""
+    vocabulary = Vocabulary(VOCABULARY, delimiters=range(10, 400), suppress=[0])
+    prompt, rule = torch.randint(2, VOCABULARY, (PROMPT,)).tolist(), PrefixRule.guarded()
+
+    def eight(step: Step) -> list[Chosen]:
+        found = zip(step.canvases, step.commit(rule), strict=True)
+        return [(canvas.masks[:8], prefix.tokens[:8]) for canvas, prefix in found]
+
+    def tokens(temperature: float, logprobs: bool = False) -> list[int]:
+        options = lsp.Options(temperature=temperature)
+        states = lsp.decode(model, [prompt], NEW, eight, vocabulary, options, logprobs=logprobs)
+        return list(islice(states, PASSES + 1))[-1].canvases[0].run.tolist()
+
+    assert tokens(0.0) == tokens(1e-9) == tokens(1e-9, logprobs=True)
+    contenders = {
+        "greedy": lambda: tokens(0.0),
+        "greedy, log-probabilities": lambda: tokens(0.0, logprobs=True),
+        "temperature 0.7": lambda: tokens(0.7),
+        "temperature 0.7, log-probabilities": lambda: tokens(0.7, logprobs=True),
+    }
+    times = interleave(contenders)
+    for name, seconds in times.items():
+        cells = {"ms": f"{seconds / PASSES * 1e3:.2f}", "of greedy": f"{seconds / times['greedy']:.2f}"}
+        report.add(f"a sampled step, {SHAPE}, prompt {PROMPT}, {NEW} masks, {VOCABULARY} ids", name, cells)
+    benchmark.pedantic(contenders["temperature 0.7"], rounds=1)
+
+
 @pytest.mark.parametrize("task", ["arithmetic", "code"])
 def bench_schedulers(benchmark, report: Report, task: str) -> None:
     """The embedded model answers problems: passes, positions and operations beside the measured time."""

@@ -1,6 +1,8 @@
 // token_stats, select_prefix and commit_prefix for CPU tensors. Everything is checked here; Python only explains errors.
 #include "checks.h"
+#include "noise.h"
 #include "operators.h"
+#include "results.h"
 #include "sequences.h"
 #include "tensors.h"
 #include "top2.h"
@@ -37,8 +39,28 @@ int64_t splits_of(int64_t rows, int64_t vocabulary) {
   return std::clamp<int64_t>((wanted + rows - 1) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(vocabulary / SPLIT, 1));
 }
 
-template <class Blocks, bool REST, class T, class Write>
-void scan_rows(const T* logits, int64_t vocabulary, const std::vector<Row>& rows, const Suppressed& suppressed, Write write) {
+// What is asked of a scan, beside the logits.
+struct Scan {
+  Want want;
+  int64_t id_offset;
+  NoiseTable noise;
+  Suppressed suppressed;
+};
+
+// The ids [begin, end) of a row. A row that is greedy takes the same way in every batch.
+template <class Blocks, Want WANT, class T>
+Top2 scan_part(const T* logits, const Row& row, int64_t begin, int64_t end, const Scan& scan_for) {
+  const RowNoise noise = scan_for.noise.data ? scan_for.noise.row(row.out) : RowNoise{};
+  const bool noisy = noise.temperature > 0;
+  if (WANT == Want::entropy || noisy)
+    return scan_blocks<Blocks, WANT>(logits + row.offset, begin, end, scan_for.suppressed, scan_for.id_offset,
+                                     noisy ? &noise : nullptr);
+  return scan<Blocks, WANT != Want::top2>(logits + row.offset, begin, end, scan_for.suppressed);
+}
+
+template <class Blocks, Want WANT, class T, class Results>
+void scan_rows(const T* logits, int64_t vocabulary, const std::vector<Row>& rows, const Scan& scan_for, const Results& results) {
+  constexpr bool REST = WANT != Want::top2;
   const int64_t splits = splits_of<REST>(rows.size(), vocabulary);
   const int64_t length = ((vocabulary + splits - 1) / splits + BLOCK - 1) / BLOCK * BLOCK;
   std::vector<Top2> partial(splits > 1 ? rows.size() * splits : 0);
@@ -46,27 +68,30 @@ void scan_rows(const T* logits, int64_t vocabulary, const std::vector<Row>& rows
   parallel_tasks(rows.size() * splits, length, [&](int64_t task) {
     const Row& row = rows[task / splits];
     const int64_t begin = std::min(vocabulary, task % splits * length), end = std::min(vocabulary, begin + length);
-    const Top2 found = scan<Blocks, REST>(logits + row.offset, begin, end, suppressed);
+    const Top2 found = scan_part<Blocks, WANT>(logits, row, begin, end, scan_for);
     if (splits > 1) {
       partial[task] = found;
     } else {
-      write(row.out, found);
+      results.write(row.out, found);
     }
   });
   for (size_t r = 0; splits > 1 && r < rows.size(); ++r) {
     Top2 row = partial[r * splits];
     for (int64_t s = 1; s < splits; ++s) merge<REST>(row, partial[r * splits + s]);
-    write(rows[r].out, row);
+    results.write(rows[r].out, row);
   }
 }
 
 // scan_rows for the tensor's dtype on the current instruction set.
-template <bool REST, class Write>
-void scan_logits(const Tensor& logits, const std::vector<Row>& rows, const Suppressed& suppressed, Write write) {
+template <class Results>
+void scan_logits(const Tensor& logits, const std::vector<Row>& rows, const Scan& scan_for, const Results& results) {
   const int64_t vocabulary = logits.size(logits.dim() - 1);
   on_current_isa([&](auto blocks) {
     with_dtype("logits", logits, [&](auto zero) {
-      scan_rows<decltype(blocks), REST>(data_of<decltype(zero)>(logits), vocabulary, rows, suppressed, write);
+      with_want(scan_for.want, [&](auto want) {
+        const auto* data = data_of<decltype(zero)>(logits);
+        scan_rows<decltype(blocks), decltype(want)::value>(data, vocabulary, rows, scan_for, results);
+      });
     });
   });
 }
@@ -75,24 +100,15 @@ void scan_logits(const Tensor& logits, const std::vector<Row>& rows, const Suppr
 SixTensors token_stats(Tensor logits, MaybeTensor flags, MaybeTensor suppress, int64_t lowest, int64_t id_offset,
                        MaybeTensor noise, bool entropy, MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
   check_logits(logits, flags, suppress, lowest);
-  check_offset(id_offset, logits.size(logits.dim() - 1));
-  if (noise || entropy) fail("noise and entropy are not served yet");
+  const int64_t vocabulary = logits.size(logits.dim() - 1);
+  check_offset(id_offset, vocabulary);
   const std::vector<Sequence> sequences = sequences_of("logits", logits, logits.dim() - 1, {}, {}, {}, nullptr);
-  Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), top1 = empty_rows(logits, aoti_torch_dtype_float32());
-  Tensor top2 = empty_rows(logits, aoti_torch_dtype_float32()), log_odds = empty_rows(logits, aoti_torch_dtype_float32());
+  const NoiseTable table = noise_of(noise, logits);
   const Suppressed suppressed = suppressed_of(suppress, lowest);
-  const int64_t others = logits.size(logits.dim() - 1) - suppressed.count - 1;
-
-  auto* token = mutable_data_of<int64_t>(tokens);
-  auto *first = mutable_data_of<float>(top1), *second = mutable_data_of<float>(top2), *odds = mutable_data_of<float>(log_odds);
-
-  scan_logits<true>(logits, all_rows(sequences), suppressed, [=](int64_t i, const Top2& row) {
-    token[i] = row.token + id_offset;
-    first[i] = row.first + 0.0f;  // never -0.0, so that the result does not depend on which of two equal zeros came first
-    second[i] = row.nan ? NAN : row.second + 0.0f;
-    odds[i] = row.log_odds(others);
-  });
-  return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds), nothing(), nothing()};
+  StatsResults results(logits, vocabulary, suppressed, id_offset, noise.has_value(), entropy);
+  const Scan scan_for{entropy ? Want::entropy : Want::log_odds, id_offset, table, suppressed};
+  scan_logits(logits, all_rows(sequences), scan_for, results);
+  return results.release();
 }
 
 std::tuple<Tensor, Tensor> select_prefix(Tensor margins, Tensor tokens, MaybeTensor cu_rows, MaybeTensor n_active,
@@ -116,26 +132,16 @@ SixTensors commit_prefix(Tensor logits, MaybeTensor cu_rows, MaybeTensor n_activ
                          MaybeTensor suppress, int64_t lowest, int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length,
                          int64_t window, std::optional<double> floor, bool snap, bool keep, MaybeTensor noise, bool log_odds,
                          MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
-  if (noise || log_odds) fail("noise and log-odds are not served yet");
   check_logits(logits, flags, suppress, lowest);
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
   const std::vector<Sequence> sequences =
       sequences_of("logits", logits, logits.dim() - 1, cu_rows, n_active, starts, &rule);
-  Tensor tokens = empty_rows(logits, aoti_torch_dtype_int64()), margins = empty_rows(logits, aoti_torch_dtype_float32());
-  auto* token = mutable_data_of<int64_t>(tokens);
-  Tensor top1 = empty_rows(logits, aoti_torch_dtype_float32());
-  auto *margin = mutable_data_of<float>(margins), *first = mutable_data_of<float>(top1);
-  std::fill_n(token, tokens.numel(), -1);
-  std::fill_n(margin, margins.numel(), -INFINITY);
-  std::fill_n(first, top1.numel(), -INFINITY);
-
-  scan_logits<false>(logits, scored_rows(sequences, rule), suppressed_of(suppress, lowest), [=](int64_t i, const Top2& row) {
-    token[i] = row.token;
-    margin[i] = row.margin();
-    first[i] = row.first + 0.0f;  // never -0.0
-  });
-  auto [lengths, finished] = select_all(sequences, rule, margin, token);
-  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins), std::move(top1), nothing()};
+  const NoiseTable table = noise_of(noise, logits);
+  const Suppressed suppressed = suppressed_of(suppress, lowest);
+  CommitResults results(logits, logits.size(logits.dim() - 1), suppressed, log_odds);
+  const Scan scan_for{log_odds ? Want::log_odds : Want::top2, 0, table, suppressed};
+  scan_logits(logits, scored_rows(sequences, rule), scan_for, results);
+  return results.release(sequences, rule);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // linear_token_stats and linear_commit_prefix for CPU tensors: the LM head fused with the statistics. Logits never exist.
 #include "head.h"
 #include "checks.h"
+#include "noise.h"
 #include "operators.h"
+#include "results.h"
 #include "sequences.h"
 
 #include <algorithm>
@@ -38,12 +40,58 @@ void check_operands(const Tensor& hidden, const Tensor& weight, const MaybeTenso
   if (bias && check_table("bias", *bias, hidden.dtype(), "the dtype of hidden") != vocabulary) fail_shape("bias", "[V]", *bias);
 }
 
-template <class Blocks, bool REST, class T, class Write>
-void score_rows(const Tensor& hidden, const Tensor& weight, const MaybeTensor& bias, const std::vector<Row>& rows,
-                const Suppressed& suppressed, Write write) {
-  const int64_t count = rows.size(), vocabulary = weight.size(0), size = weight.size(1);
-  std::vector<const T*> places(count);
-  for (int64_t r = 0; r < count; ++r) places[r] = data_of<T>(hidden) + rows[r].offset;
+// The operands of a call.
+struct Operands {
+  const Tensor& hidden;
+  const Tensor& weight;
+  const MaybeTensor& bias;
+  Suppressed suppressed;
+  NoiseTable noise;
+  int64_t id_offset;
+};
+
+// The hidden states of some rows: where they are, side by side if they are one chunk, and their noise.
+template <class Blocks, class T>
+struct Rows {
+  Rows(const Operands& operands, const std::vector<Row>& rows) : count(rows.size()), size(operands.weight.size(1)) {
+    for (const Row& row : rows) {
+      places.push_back(data_of<T>(operands.hidden) + row.offset);
+      if (operands.noise.data) noise.push_back(operands.noise.row(row.out));
+    }
+    if (size > WHOLE) return;
+    packed.reset(new float[Blocks::packed_size(count, size)]);
+    parallel_tasks((count + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, ROWS_AT_ONCE * size, [&](int64_t task) {
+      const int64_t row = task * ROWS_AT_ONCE, here = std::min(ROWS_AT_ONCE, count - row);
+      Blocks::pack(places.data() + row, here, size, packed.get() + Blocks::packed_size(row, size));
+    });
+  }
+
+  Product<T> product(const Operands& operands, int64_t row, int64_t begin, int64_t end) const {
+    return {places.data() + row,
+            std::min(ROWS_AT_ONCE, count - row),
+            packed ? packed.get() + Blocks::packed_size(row, size) : nullptr,
+            data_of<T>(operands.weight),
+            operands.weight.stride(0),
+            data_or_null<T>(operands.bias),
+            size,
+            begin,
+            end};
+  }
+  Scoring scoring(const Operands& operands, int64_t row) const {
+    return {operands.suppressed, noise.empty() ? nullptr : noise.data() + row, operands.id_offset};
+  }
+
+  int64_t count, size;
+  std::vector<const T*> places;
+  std::vector<RowNoise> noise;
+  std::unique_ptr<float[]> packed;
+};
+
+template <class Blocks, Want WANT, bool NOISE, class T, class Results>
+void score_rows(const Operands& operands, const std::vector<Row>& rows, const Results& results) {
+  constexpr bool REST = WANT != Want::top2;
+  const Rows<Blocks, T> hidden(operands, rows);
+  const int64_t count = hidden.count, size = hidden.size, vocabulary = operands.weight.size(0);
   const int64_t grains = (vocabulary + GRAIN_OF_IDS - 1) / GRAIN_OF_IDS;
   const int64_t length = (grains + RANGES - 1) / RANGES * GRAIN_OF_IDS, at_once = ids_of(size);
   const int64_t ranges = (vocabulary + length - 1) / length, blocks = (count + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
@@ -56,9 +104,8 @@ void score_rows(const Tensor& hidden, const Tensor& weight, const MaybeTensor& b
     const int64_t end = std::min(vocabulary, (range + 1) * length);
     Top2 part[ROWS_AT_ONCE];
     for (int64_t id = range * length; id < end; id += at_once) {
-      const Product<T> product{places.data() + row, here, data_of<T>(weight), weight.stride(0),
-                               bias ? data_of<T>(*bias) : nullptr, size, id, std::min(end, id + at_once), suppressed};
-      Blocks::template run<REST>(product, *memory, part);
+      const Product<T> product = hidden.product(operands, row, id, std::min(end, id + at_once));
+      Blocks::template run<WANT, NOISE>(product, hidden.scoring(operands, row), *memory, part);
       for (int64_t r = 0; r < here; ++r) {
         Top2& whole = found[range * count + row + r];
         if (id == range * length) whole = part[r];
@@ -69,16 +116,19 @@ void score_rows(const Tensor& hidden, const Tensor& weight, const MaybeTensor& b
   for (int64_t r = 0; r < count; ++r) {
     Top2 row = found[r];
     for (int64_t range = 1; range < ranges; ++range) merge<REST>(row, found[range * count + r]);
-    write(rows[r].out, row);
+    results.write(rows[r].out, row);
   }
 }
 
-template <bool REST, class Write>
-void score(const Tensor& hidden, const Tensor& weight, const MaybeTensor& bias, const std::vector<Row>& rows,
-           const Suppressed& suppressed, Write write) {
+template <class Results>
+void score(const Operands& operands, const std::vector<Row>& rows, Want want, const Results& results) {
   on_current_isa([&](auto blocks) {
-    with_dtype("hidden", hidden, [&](auto zero) {
-      score_rows<decltype(blocks), REST, decltype(zero)>(hidden, weight, bias, rows, suppressed, write);
+    with_dtype("hidden", operands.hidden, [&](auto zero) {
+      with_want(want, [&](auto constant) {
+        constexpr Want WANT = decltype(constant)::value;
+        if (operands.noise.data) return score_rows<decltype(blocks), WANT, true, decltype(zero)>(operands, rows, results);
+        score_rows<decltype(blocks), WANT, false, decltype(zero)>(operands, rows, results);
+      });
     });
   });
 }
@@ -89,48 +139,26 @@ SixTensors linear_token_stats(Tensor hidden, Tensor weight, MaybeTensor bias, Ma
   check_operands(hidden, weight, bias);
   check_tables(flags, suppress, lowest, weight.size(0));
   check_offset(id_offset, weight.size(0));
-  if (noise || entropy) fail("noise and entropy are not served yet");
   const std::vector<Sequence> sequences = sequences_of("hidden", hidden, hidden.dim() - 1, {}, {}, {}, nullptr);
-  Tensor tokens = empty_rows(hidden, aoti_torch_dtype_int64()), top1 = empty_rows(hidden, aoti_torch_dtype_float32());
-  Tensor top2 = empty_rows(hidden, aoti_torch_dtype_float32()), log_odds = empty_rows(hidden, aoti_torch_dtype_float32());
-  const Suppressed suppressed = suppressed_of(suppress, lowest);
-  const int64_t others = weight.size(0) - suppressed.count - 1;
-  auto* token = mutable_data_of<int64_t>(tokens);
-  auto *first = mutable_data_of<float>(top1), *second = mutable_data_of<float>(top2), *odds = mutable_data_of<float>(log_odds);
-  score<true>(hidden, weight, bias, all_rows(sequences), suppressed, [=](int64_t i, const Top2& row) {
-    token[i] = row.token + id_offset;
-    first[i] = row.first + 0.0f;  // never -0.0
-    second[i] = row.nan ? NAN : row.second + 0.0f;
-    odds[i] = row.log_odds(others);
-  });
-  return {std::move(tokens), std::move(top1), std::move(top2), std::move(log_odds), nothing(), nothing()};
+  const Operands operands{hidden, weight, bias, suppressed_of(suppress, lowest), noise_of(noise, hidden), id_offset};
+  StatsResults results(hidden, weight.size(0), operands.suppressed, id_offset, noise.has_value(), entropy);
+  score(operands, all_rows(sequences), entropy ? Want::entropy : Want::log_odds, results);
+  return results.release();
 }
 
 SixTensors linear_commit_prefix(Tensor hidden, Tensor weight, MaybeTensor bias, MaybeTensor cu_rows, MaybeTensor n_active,
                                 MaybeTensor starts, MaybeTensor flags, MaybeTensor suppress, int64_t lowest, int64_t alpha_ppm,
                                 int64_t beta_ppm, int64_t min_length, int64_t window, std::optional<double> floor, bool snap,
                                 bool keep, MaybeTensor noise, bool log_odds, MaybeTensor /*partials*/, MaybeTensor /*tickets*/) {
-  if (noise || log_odds) fail("noise and log-odds are not served yet");
   check_operands(hidden, weight, bias);
   check_tables(flags, suppress, lowest, weight.size(0));
   const Rule rule = rule_of(flags, alpha_ppm, beta_ppm, min_length, window, floor, snap, keep);
   const std::vector<Sequence> sequences =
       sequences_of("hidden", hidden, hidden.dim() - 1, cu_rows, n_active, starts, &rule);
-  Tensor tokens = empty_rows(hidden, aoti_torch_dtype_int64()), margins = empty_rows(hidden, aoti_torch_dtype_float32());
-  auto* token = mutable_data_of<int64_t>(tokens);
-  Tensor top1 = empty_rows(hidden, aoti_torch_dtype_float32());
-  auto *margin = mutable_data_of<float>(margins), *first = mutable_data_of<float>(top1);
-  std::fill_n(token, tokens.numel(), -1);
-  std::fill_n(margin, margins.numel(), -INFINITY);
-  std::fill_n(first, top1.numel(), -INFINITY);
-  score<false>(hidden, weight, bias, scored_rows(sequences, rule), suppressed_of(suppress, lowest),
-               [=](int64_t i, const Top2& row) {
-                 token[i] = row.token;
-                 margin[i] = row.margin();
-                 first[i] = row.first + 0.0f;  // never -0.0
-               });
-  auto [lengths, finished] = select_all(sequences, rule, margin, token);
-  return {std::move(lengths), std::move(finished), std::move(tokens), std::move(margins), std::move(top1), nothing()};
+  const Operands operands{hidden, weight, bias, suppressed_of(suppress, lowest), noise_of(noise, hidden), 0};
+  CommitResults results(hidden, weight.size(0), operands.suppressed, log_odds);
+  score(operands, scored_rows(sequences, rule), log_odds ? Want::log_odds : Want::top2, results);
+  return results.release(sequences, rule);
 }
 
 }  // namespace

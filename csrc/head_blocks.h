@@ -1,73 +1,22 @@
 // Hidden states against some ids of the vocabulary, for one instruction set. Included by foreach_isa.h only.
 //
-// Logits are computed transposed, with rows in the lanes: weights are broadcast from where they are stored, so no copy of
-// them is kept, and the two largest logits of every row are found lane by lane. A logit leaves the registers only if the
-// hidden size has more than one chunk.
+// Logits of a few ids are computed transposed, with rows in the lanes: weights are broadcast from where they are stored, so
+// no copy of them is kept, and the statistics of every row are found lane by lane (head_stats.h). Few rows would leave lanes
+// empty; for them weights are transposed in registers, and ids are in the lanes. Both add the same products in the same
+// order, so that a logit does not depend on the number of rows.
 
+#include "head_stats.h"
 #include "products.h"
 
-constexpr int VECS = 2;  // vectors of a panel of rows: TILE * VECS accumulators fit the registers
-constexpr int TILE = LSP_ISA_BITS == 512 ? 12 : LSP_ISA_BITS ? 6 : 2;  // ids at once
+constexpr int VECS = 2;  // vectors of a panel of rows: tile * vectors accumulators fit the registers
+constexpr int TILE = LSP_ISA_BITS == 512 ? 12 : LSP_ISA_BITS ? 6 : 2;  // ids at once, for a full panel
+constexpr int TALL = LSP_ISA_BITS ? 12 : 2;                            // for a panel of one vector
 constexpr int WIDTH = VECS * LANES;
-constexpr int64_t STRETCH = 64;  // factors between two prefetches
+constexpr int FEW = LSP_ISA_BITS ? 4 : 0;  // rows for which ids are in the lanes
+constexpr int64_t STRETCH = 64;            // factors between two prefetches
+static_assert(IDS % TILE == 0 && IDS % TALL == 0 && IDS % LANES == 0 && IDS % 4 == 0);
 
-inline Vec splat_bits(int32_t x) {
-  float out;
-  std::memcpy(&out, &x, 4);
-  return splat(out);
-}
-
-// What is known of the rows in the lanes of one vector.
-struct State {
-  Vec first, second, token, nan, sum;
-
-  static constexpr int PARTS = 5;
-  static State load_from(const float* p, int64_t rows) {
-    return {load(p), load(p + rows), load(p + 2 * rows), load(p + 3 * rows), load(p + 4 * rows)};
-  }
-  void store_to(float* p, int64_t rows) const {
-    store(p, first), store(p + rows, second), store(p + 2 * rows, token), store(p + 3 * rows, nan), store(p + 4 * rows, sum);
-  }
-};
-
-// e^(x - base) for four vectors, 1 where both are equal, also if they are infinite
-inline void weights_below(Vec (&x)[4], Vec base) {
-  for (Vec& value : x) value = choose(equal(value, base), splat(0.0f), sub(value, base));
-  exp(x);
-}
-
-// Adds the logits of one id after the other. With REST, `sum` is that of e^(z - second) over all ids but the best.
-template <bool REST, int M>
-inline void add_ids(State& state, const Vec (&logits)[M], const bool (&hidden)[M], int64_t id) {
-  constexpr int GROUPS = (M + 3) / 4;
-  const Vec nothing = splat(-INFINITY), before = state.second;
-  Vec losers[4 * GROUPS];
-  if (REST)
-    for (Vec& loser : losers) loser = nothing;
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-    if (hidden[m]) continue;
-    const Vec z = logits[m];
-    const Mask better = above(z, state.first);
-    if (REST) losers[m] = choose(better, state.first, z);
-    state.nan = choose(unordered(z, z), splat(1.0f), state.nan);
-    state.second = larger(smaller(z, state.first), state.second);
-    state.first = larger(z, state.first);
-    state.token = choose(better, splat_bits(int32_t(id + m)), state.token);
-  }
-  if (REST) {
-    const Vec base = choose(equal(state.second, nothing), splat(0.0f), state.second);
-    Vec carry[4] = {before, nothing, nothing, nothing}, total = splat(0.0f);
-    weights_below(carry, base);
-    for (int g = 0; g < GROUPS; ++g) {
-      Vec x[4] = {losers[4 * g], losers[4 * g + 1], losers[4 * g + 2], losers[4 * g + 3]};
-      weights_below(x, base);
-      total = add(total, add(add(x[0], x[1]), add(x[2], x[3])));
-    }
-    const Vec same = splat(1.0f);  // exactly, because it is multiplied with once per tile
-    state.sum = fma(state.sum, choose(equal(before, state.second), same, carry[0]), total);
-  }
-}
+inline int64_t padded_rows(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
 template <class T>
 struct Head {
@@ -75,21 +24,24 @@ struct Head {
   static constexpr int64_t PER_FACTOR = std::is_same_v<F, Pair> ? 2 : 1;
   const Product<T>& task;
   HeadMemory& memory;
-  const int64_t padded = (task.count + LANES - 1) / LANES * LANES;  // rows
+  const int64_t padded = padded_rows(task.count);
+  const int64_t chunk = chunk_of(task.size);
 
-  // Puts the values [begin, begin + n) of all rows side by side, panel after panel; lanes without a row hold zero. An odd
-  // last value is paired with zero.
-  void pack(int64_t begin, int64_t n) const {
-    const int64_t depth = (n + PER_FACTOR - 1) / PER_FACTOR;
-    auto* out = reinterpret_cast<F*>(memory.hidden.data());
+  static int64_t factors_in(int64_t n) { return (n + PER_FACTOR - 1) / PER_FACTOR; }
+
+  // Puts the values [begin, begin + n) of rows side by side, panel after panel; lanes without a row hold zero. An odd last
+  // value is paired with zero.
+  static void pack(const T* const* rows, int64_t count, int64_t begin, int64_t n, float* packed) {
+    const int64_t depth = factors_in(n), padded = padded_rows(count);
+    auto* out = reinterpret_cast<F*>(packed);
     for (int64_t row = 0; row < padded; ++row) {
       F* to = out + row / WIDTH * WIDTH * depth + row % WIDTH;
       const int64_t step = std::min<int64_t>(WIDTH, padded - row / WIDTH * WIDTH);
-      if (row >= task.count) {
+      if (row >= count) {
         for (int64_t d = 0; d < depth; ++d) to[d * step] = F(0);
         continue;
       }
-      const T* from = task.rows[row] + begin;
+      const T* from = rows[row] + begin;
       for (int64_t d = 0; d < depth; ++d) {
         if constexpr (PER_FACTOR == 2) {
           F pair = 0;
@@ -102,20 +54,21 @@ struct Head {
     }
   }
 
-  // The values [begin, begin + n) of M ids as factors: where they are if they have the right type, else converted.
-  template <int M>
-  const F* factors_of(int64_t id, int64_t begin, int64_t n, int64_t& stride) const {
-    const T* from = task.weight + id * task.stride + begin;
+  const T* weight_of(int64_t id, int64_t begin) const { return task.weight + id * task.stride + begin; }
+
+  // The values [begin, begin + n) of `count` ids as factors: where they are if they have the right type, else converted.
+  const F* factors_of(int64_t id, int64_t count, int64_t begin, int64_t n, int64_t& stride) const {
+    const T* from = weight_of(id, begin);
     stride = task.stride / PER_FACTOR;
     if constexpr (std::is_same_v<T, float>) return from;
     if constexpr (PER_FACTOR == 2) {
       if (task.stride % 2 == 0 && n % 2 == 0) return reinterpret_cast<const F*>(from);
     }
     auto* out = memory.weights.data();
-    stride = (depth_of(task.size) + PER_FACTOR - 1) / PER_FACTOR;
-    for (int m = 0; m < M; ++m, from += task.stride) {
+    stride = factors_in(DEPTH);
+    for (int64_t m = 0; m < count; ++m, from += task.stride) {
       if constexpr (PER_FACTOR == 2) {
-        std::memset(out + m * stride, 0, 4 * stride);
+        out[m * stride + factors_in(n) - 1] = 0;
         std::memcpy(out + m * stride, from, 2 * n);
       } else {
         int64_t i = 0;
@@ -126,11 +79,10 @@ struct Head {
     return reinterpret_cast<const F*>(out);
   }
 
-  template <bool REST, int M, int N>
-  void add_panel(const F* weights, int64_t stride, const F* panel, int64_t depth, const T* next, int64_t id, int64_t row,
-                 bool first, bool last, const bool (&hidden)[M]) const {
+  // Adds `depth` products to the logits of M ids and N vectors of rows, or begins them.
+  template <int M, int N>
+  void add_panel(const F* weights, int64_t stride, const F* panel, int64_t depth, const T* next, float* logits, bool first) const {
     Vec sum[M][N];
-    float* at = memory.logits.data() + (id - task.begin) * padded + row;
     for (int m = 0; m < M; ++m)
       for (int n = 0; n < N; ++n) sum[m][n] = splat(0.0f);
     // The first panel fetches the next ids, a little at a time: all at once would stall.
@@ -140,74 +92,90 @@ struct Head {
     }
     for (int m = 0; m < M; ++m) {
       for (int n = 0; n < N; ++n) {
-        if (!first) sum[m][n] = add(sum[m][n], load(at + m * padded + n * LANES));
-        if (!last) store(at + m * padded + n * LANES, sum[m][n]);
-        if (last && task.bias) sum[m][n] = add(sum[m][n], splat(to_float(task.bias[id + m])));
+        float* at = logits + m * padded + n * LANES;
+        store(at, first ? sum[m][n] : add(load(at), sum[m][n]));
       }
-    }
-    if (!last) return;
-    for (int n = 0; n < N; ++n) {
-      float* p = memory.state.data() + row + n * LANES;
-      State state = State::load_from(p, padded);
-      Vec logits[M];
-      for (int m = 0; m < M; ++m) logits[m] = sum[m][n];
-      add_ids<REST>(state, logits, hidden, id);
-      state.store_to(p, padded);
     }
   }
 
-  template <bool REST, int M>
-  void add_tile(int64_t id, int64_t begin, int64_t n) const {
+  // The same for all tiles of some ids.
+  template <int M, int N>
+  void add_tiles(int64_t id, int64_t count, int64_t begin, int64_t n, const F* weights, int64_t stride, const F* panel,
+                 bool fetch, float* logits) const {
+    int64_t m = 0;
+    for (; m + M <= count; m += M) {
+      const T* next = fetch && id + m + 2 * M <= task.end ? weight_of(id + m + M, begin) : nullptr;
+      add_panel<M, N>(weights + m * stride, stride, panel, factors_in(n), next, logits + m * padded, begin == 0);
+    }
+    for (; m < count; ++m)
+      add_panel<1, N>(weights + m * stride, stride, panel, factors_in(n), nullptr, logits + m * padded, begin == 0);
+  }
+
+  // Adds the products of the values [begin, begin + n) to the logits of `count` ids; `hidden` are the chunk's rows.
+  void add_ids(int64_t id, int64_t count, int64_t begin, int64_t n, const F* hidden, float* logits) const {
     int64_t stride;
-    const F* weights = factors_of<M>(id, begin, n, stride);
-    bool hidden[M];
-    for (int m = 0; m < M; ++m) hidden[m] = is_suppressed(id + m);
-    const int64_t depth = (n + PER_FACTOR - 1) / PER_FACTOR;
-    const bool first = begin == 0, last = begin + n == task.size;
-    const F* panel = reinterpret_cast<const F*>(memory.hidden.data());
-    const T* next = id + 2 * M <= task.end ? task.weight + (id + M) * task.stride + begin : nullptr;
-    for (int64_t row = 0; row < padded; row += WIDTH, panel += WIDTH * depth, next = nullptr) {
+    const F* weights = factors_of(id, count, begin, n, stride);
+    const int64_t in_chunk = std::min(chunk, task.size - begin / chunk * chunk);
+    const int64_t depth = factors_in(in_chunk), at = begin % chunk / PER_FACTOR;
+    for (int64_t row = 0; row < padded; row += WIDTH) {
+      const F* panel = hidden + row * depth;
       if (padded - row >= WIDTH) {
-        add_panel<REST, M, VECS>(weights, stride, panel, depth, next, id, row, first, last, hidden);
+        add_tiles<TILE, VECS>(id, count, begin, n, weights, stride, panel + at * WIDTH, row == 0, logits + row);
       } else {
-        add_panel<REST, M, 1>(weights, stride, panel, depth, next, id, row, first, last, hidden);
+        add_tiles<TALL, 1>(id, count, begin, n, weights, stride, panel + at * LANES, row == 0, logits + row);
       }
     }
   }
 
-  bool is_suppressed(int64_t id) const {
-    const Suppressed& s = task.suppressed;
-    return s.count > 0 && std::binary_search(s.ids, s.ids + s.count, int32_t(id));
+  const F* packed_chunk(int64_t begin) const {
+    if (task.packed) return reinterpret_cast<const F*>(task.packed);
+    pack(task.rows, task.count, begin, std::min(chunk, task.size - begin), memory.hidden.data());
+    return reinterpret_cast<const F*>(memory.hidden.data());
   }
 
-  template <bool REST>
-  void run(Top2* out) const {
-    const int64_t depth = depth_of(task.size);
-    memory.hidden.resize(padded * (depth + 1));
-    memory.weights.resize(TILE * (depth + 1));
-    memory.logits.resize(task.size > depth ? (task.end - task.begin) * padded : 0);
-    memory.state.assign(State::PARTS * padded, 0.0f);
-    std::fill_n(memory.state.data(), 2 * padded, -INFINITY);
-    for (int64_t begin = 0; begin < task.size; begin += depth) {
-      const int64_t n = std::min(depth, task.size - begin);
-      pack(begin, n);
-      int64_t id = task.begin;
-      for (; id + TILE <= task.end; id += TILE) add_tile<REST, TILE>(id, begin, n);
-      for (; id < task.end; ++id) add_tile<REST, 1>(id, begin, n);
+  // The logits of the ids [first, last), without bias.
+  void multiply_ids(int64_t first, int64_t last) const {
+    for (int64_t start = 0; start < task.size; start += chunk) {
+      const F* hidden = packed_chunk(start);
+      const int64_t stop = std::min(start + chunk, task.size);
+      for (int64_t id = first; id < last; id += IDS)
+        for (int64_t begin = start; begin < stop; begin += DEPTH)
+          add_ids(id, std::min(IDS, last - id), begin, std::min(DEPTH, stop - begin), hidden,
+                  memory.logits.data() + (id - first) * padded);
     }
-    for (int64_t row = 0; row < task.count; ++row) {
-      const float* p = memory.state.data() + row;
-      int32_t token;
-      std::memcpy(&token, p + 2 * padded, 4);
-      const bool found = p[0] > -INFINITY;
-      out[row] = {p[0], p[padded], p[3 * padded] != 0, found ? token : task.suppressed.lowest, p[4 * padded]};
+  }
+
+  template <class Statistics>
+  void run(const Statistics& stats) const {
+    const int64_t kept = task.packed ? IDS : task.end - task.begin;
+    memory.hidden.resize(task.packed ? 0 : padded * (chunk + 1));
+    memory.weights.resize(IDS * (DEPTH + 1));
+    memory.logits.resize(kept * padded);
+    float bias[IDS] = {};
+    for (int64_t first = task.begin; first < task.end; first += kept) {
+      const int64_t last = std::min(task.end, first + kept);
+      multiply_ids(first, last);
+      for (int64_t id = first; id < last; id += IDS) {
+        const int64_t ids = std::min(IDS, last - id);
+        for (int64_t i = 0; task.bias && i < ids; ++i) bias[i] = to_float(task.bias[id + i]);
+        stats.add_logits(id, ids, memory.logits.data() + (id - first) * padded, bias);
+      }
     }
   }
 };
 
 struct Blocks {
-  template <bool REST, class T>
-  static void run(const Product<T>& task, HeadMemory& memory, Top2* out) {
-    Head<T>{task, memory}.template run<REST>(out);
+  template <Want WANT, bool NOISE, class T>
+  static void run(const Product<T>& task, const Scoring& scoring, HeadMemory& memory, Top2* out) {
+    const Stats<WANT, NOISE> stats{scoring, memory, task.count, padded_rows(task.count)};
+    stats.begin();
+    Head<T>{task, memory}.run(stats);
+    stats.finish(out);
+  }
+  // How many floats hold the rows side by side, and these.
+  static int64_t packed_size(int64_t count, int64_t size) { return padded_rows(count) * (size + 1); }
+  template <class T>
+  static void pack(const T* const* rows, int64_t count, int64_t size, float* out) {
+    Head<T>::pack(rows, count, 0, size, out);
   }
 };

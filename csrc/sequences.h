@@ -101,14 +101,6 @@ inline Tensor empty_rows(const Tensor& rows, int32_t dtype) {
   return empty_cpu(rows.sizes(), rows.dim() - 1, dtype);
 }
 
-using SixTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-// In place of a result that was not asked for.
-inline Tensor nothing() {
-  const int64_t size = 0;
-  return empty_cpu(&size, 1, aoti_torch_dtype_float32());
-}
-
 inline Rule rule_of(const MaybeTensor& flags, int64_t alpha_ppm, int64_t beta_ppm, int64_t min_length, int64_t window,
              std::optional<double> floor, bool snap, bool keep) {
   const Rule rule{alpha_ppm, beta_ppm, min_length, window, floor.has_value(), float(floor.value_or(0)), snap, keep,

@@ -4,6 +4,9 @@
 //   load      LANES values as float32      larger(a, b)    a > b ? a : b, so a NaN in `a` is ignored; smaller likewise
 //   Mask      one bit per lane             unordered(a, b) lanes where either is NaN
 //   scale2    p * 2^k, for k held in the low bits of the float `biased` (see exp)
+//   Ints      32-bit integers              Wide            64-bit slots, two lanes each, of which often the low half counts
+//   pair      low halves of two Wide, lane by lane in turns: the slots of `low` give the even lanes
+//   in_order  the four words of each slot side by side: first those of the even slots, then those of the odd ones
 
 #if LSP_ISA_BITS == 512
 
@@ -47,6 +50,34 @@ inline uint16_t bits_of(float x, Half) {
 inline Vec scale2(Vec p, Vec biased) {
   return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(biased), 23)));
+}
+using Ints = __m512i;
+using Wide = __m512i;
+inline Ints splat_int(uint32_t x) { return _mm512_set1_epi32(int32_t(x)); }
+inline Ints load_int(const uint32_t* p) { return _mm512_loadu_si512(p); }
+inline void store_int(uint32_t* p, Ints x) { _mm512_storeu_si512(p, x); }
+inline Ints int_bits(Vec x) { return _mm512_castps_si512(x); }
+inline Vec float_bits(Ints x) { return _mm512_castsi512_ps(x); }
+inline Vec from_signed(Ints x) { return _mm512_cvtepi32_ps(x); }
+inline Ints both(Ints a, Ints b) { return _mm512_and_si512(a, b); }
+inline Ints any(Ints a, Ints b) { return _mm512_or_si512(a, b); }
+inline Ints flip(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
+inline Ints shift_right(Ints x, int count) { return _mm512_srli_epi32(x, count); }
+inline Ints sign_of(Ints x) { return _mm512_srai_epi32(x, 31); }
+inline Mask negative(Ints x) { return _mm512_cmplt_epi32_mask(x, _mm512_setzero_si512()); }
+inline Ints max_int(Ints a, Ints b) { return _mm512_max_epu32(a, b); }
+inline Mask at_least(Ints a, Ints b) { return _mm512_cmpge_epu32_mask(a, b); }
+inline Wide splat_wide(uint64_t x) { return _mm512_set1_epi64(int64_t(x)); }
+inline Wide load_wide(const uint64_t* p) { return _mm512_loadu_si512(p); }
+inline Wide add_wide(Wide a, Wide b) { return _mm512_add_epi64(a, b); }
+inline Wide multiply_low(Wide a, Wide b) { return _mm512_mul_epu32(a, b); }
+inline Wide high_half(Wide x) { return _mm512_srli_epi64(x, 32); }
+inline Wide even_lanes(Ints x) { return x; }  // in low halves; the high ones hold something
+inline Wide odd_lanes(Ints x) { return high_half(x); }
+inline Ints pair(Wide low, Wide high) { return _mm512_mask_shuffle_epi32(low, 0xaaaa, high, _MM_PERM_CCAA); }
+inline void in_order(const Wide (&words)[4], Ints (&out)[2]) {
+  const Ints left = pair(words[0], words[1]), right = pair(words[2], words[3]);
+  out[0] = _mm512_unpacklo_epi64(left, right), out[1] = _mm512_unpackhi_epi64(left, right);
 }
 
 #elif LSP_ISA_BITS == 256
@@ -95,6 +126,34 @@ inline uint16_t bits_of(float x, Half) {
 inline Vec scale2(Vec p, Vec biased) {
   return _mm256_castsi256_ps(
       _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(biased), 23)));
+}
+using Ints = __m256i;
+using Wide = __m256i;
+inline Ints splat_int(uint32_t x) { return _mm256_set1_epi32(int32_t(x)); }
+inline Ints load_int(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline void store_int(uint32_t* p, Ints x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
+inline Ints int_bits(Vec x) { return _mm256_castps_si256(x); }
+inline Vec float_bits(Ints x) { return _mm256_castsi256_ps(x); }
+inline Vec from_signed(Ints x) { return _mm256_cvtepi32_ps(x); }
+inline Ints both(Ints a, Ints b) { return _mm256_and_si256(a, b); }
+inline Ints any(Ints a, Ints b) { return _mm256_or_si256(a, b); }
+inline Ints flip(Ints a, Ints b) { return _mm256_xor_si256(a, b); }
+inline Ints shift_right(Ints x, int count) { return _mm256_srli_epi32(x, count); }
+inline Ints sign_of(Ints x) { return _mm256_srai_epi32(x, 31); }
+inline Mask negative(Ints x) { return _mm256_castsi256_ps(x); }  // a Mask is the sign bit of each lane
+inline Ints max_int(Ints a, Ints b) { return _mm256_max_epu32(a, b); }
+inline Mask at_least(Ints a, Ints b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a)); }
+inline Wide splat_wide(uint64_t x) { return _mm256_set1_epi64x(int64_t(x)); }
+inline Wide load_wide(const uint64_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline Wide add_wide(Wide a, Wide b) { return _mm256_add_epi64(a, b); }
+inline Wide multiply_low(Wide a, Wide b) { return _mm256_mul_epu32(a, b); }
+inline Wide high_half(Wide x) { return _mm256_srli_epi64(x, 32); }
+inline Wide even_lanes(Ints x) { return x; }  // in low halves; the high ones hold something
+inline Wide odd_lanes(Ints x) { return high_half(x); }
+inline Ints pair(Wide low, Wide high) { return _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xaa); }
+inline void in_order(const Wide (&words)[4], Ints (&out)[2]) {
+  const Ints left = pair(words[0], words[1]), right = pair(words[2], words[3]);
+  out[0] = _mm256_unpacklo_epi64(left, right), out[1] = _mm256_unpackhi_epi64(left, right);
 }
 
 #else
@@ -147,6 +206,63 @@ inline Vec scale2(Vec p, Vec biased) {
   for (int i = 0; i < LANES; ++i) a[i] += k[i] << 23;
   std::memcpy(p.lane, a, sizeof a);
   return p;
+}
+struct Ints {
+  uint32_t lane[LANES];
+};
+struct Wide {
+  uint64_t slot[LANES / 2];
+};
+template <class F>
+inline Ints each_int(F f) {
+  Ints out;
+  for (int i = 0; i < LANES; ++i) out.lane[i] = f(i);
+  return out;
+}
+template <class F>
+inline Wide each_slot(F f) {
+  Wide out;
+  for (int i = 0; i < LANES / 2; ++i) out.slot[i] = f(i);
+  return out;
+}
+inline Ints splat_int(uint32_t x) { return each_int([=](int) { return x; }); }
+inline Ints load_int(const uint32_t* p) { return each_int([=](int i) { return p[i]; }); }
+inline void store_int(uint32_t* p, Ints x) { std::memcpy(p, x.lane, sizeof x.lane); }
+inline Ints int_bits(Vec x) {
+  Ints out;
+  std::memcpy(out.lane, x.lane, sizeof out.lane);
+  return out;
+}
+inline Vec float_bits(Ints x) {
+  Vec out;
+  std::memcpy(out.lane, x.lane, sizeof out.lane);
+  return out;
+}
+inline Vec from_signed(Ints x) { return each([&](int i) { return float(int32_t(x.lane[i])); }); }
+inline Ints both(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] & b.lane[i]; }); }
+inline Ints any(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] | b.lane[i]; }); }
+inline Ints flip(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] ^ b.lane[i]; }); }
+inline Ints shift_right(Ints x, int count) { return each_int([&](int i) { return x.lane[i] >> count; }); }
+inline Ints sign_of(Ints x) { return each_int([&](int i) { return 0u - (x.lane[i] >> 31); }); }
+inline Mask negative(Ints x) { return where([&](int i) { return x.lane[i] >> 31 != 0; }); }
+inline Ints max_int(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; }); }
+inline Mask at_least(Ints a, Ints b) { return where([&](int i) { return a.lane[i] >= b.lane[i]; }); }
+inline Wide splat_wide(uint64_t x) { return each_slot([=](int) { return x; }); }
+inline Wide load_wide(const uint64_t* p) { return each_slot([=](int i) { return p[i]; }); }
+inline Wide add_wide(Wide a, Wide b) { return each_slot([&](int i) { return a.slot[i] + b.slot[i]; }); }
+inline Wide flip(Wide a, Wide b) { return each_slot([&](int i) { return a.slot[i] ^ b.slot[i]; }); }
+inline Wide multiply_low(Wide a, Wide b) {
+  return each_slot([&](int i) { return uint64_t(uint32_t(a.slot[i])) * uint32_t(b.slot[i]); });
+}
+inline Wide high_half(Wide x) { return each_slot([&](int i) { return x.slot[i] >> 32; }); }
+inline Wide even_lanes(Ints x) { return each_slot([&](int i) { return uint64_t(x.lane[2 * i]); }); }
+inline Wide odd_lanes(Ints x) { return each_slot([&](int i) { return uint64_t(x.lane[2 * i + 1]); }); }
+inline Ints pair(Wide low, Wide high) {
+  return each_int([&](int i) { return uint32_t((i % 2 ? high : low).slot[i / 2]); });
+}
+inline void in_order(const Wide (&words)[4], Ints (&out)[2]) {
+  for (int k = 0; k < 2; ++k)
+    out[k] = each_int([&](int i) { return uint32_t(words[i % 4].slot[i / 4 * 2 + k]); });
 }
 
 #endif

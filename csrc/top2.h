@@ -1,15 +1,19 @@
-// The two largest logits of a row and, for the log-odds, the weight of all but the best, in one read of the row.
+// The two largest logits of a row and, for log-odds and entropy, the weight of all but the best, in one read of the row.
 //
 // A block is first reduced to its maximum. Only a block whose maximum exceeds the second best so far can change the two
-// largest; a row has few of them, and they are read again while they are in the L1 cache.
+// largest; a row has few of them, and they are read again while they are in the L1 cache. With noise a block is passed by if
+// its maximum and the largest noise together do not exceed the second best, or if none of its random integers is large
+// enough for that: then no logarithm is computed.
 #pragma once
 
+#include "noise.h"
 #include "types.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace LSP_NAMESPACE {
 
@@ -23,42 +27,90 @@ struct Suppressed {
   int64_t lowest = 0;
 };
 
+// What is asked for: each includes what is before it.
+enum class Want { top2, log_odds, entropy };
+
+// Calls f with what is asked for as a compile-time constant.
+template <class F>
+void with_want(Want want, const F& f) {
+  switch (want) {
+    case Want::top2: return f(std::integral_constant<Want, Want::top2>());
+    case Want::log_odds: return f(std::integral_constant<Want, Want::log_odds>());
+    case Want::entropy: return f(std::integral_constant<Want, Want::entropy>());
+  }
+}
+
 inline double exp_of_difference(float a, float b) { return a == b ? 1.0 : std::exp(double(a) - double(b)); }
 
-// What is known of some consecutive logits of a row.
+// The weight of some ids: the largest logit, and the sums of e^(z - most) and of e^(z - most) (z - most).
+struct Rest {
+  float most = -INFINITY;
+  double sum = 0, tilt = 0;
+
+  // e^(most - base) times both sums, for a base that is not lower
+  Rest relative_to(float base) const {
+    const double factor = exp_of_difference(most, base);
+    if (factor == 0) return {base, 0, 0};
+    return {base, factor * sum, factor * (most == base ? tilt : tilt + (double(most) - double(base)) * sum)};
+  }
+  void add(const Rest& other) {
+    const float base = std::max(most, other.most);
+    const Rest a = relative_to(base), b = other.relative_to(base);
+    *this = {base, a.sum + b.sum, a.tilt + b.tilt};
+  }
+};
+
+// The largest of some values without NaN, and whether there is a NaN.
+struct Peak {
+  float value;
+  bool nan;
+};
+
+// What is known of some consecutive logits of a row. With noise, `first` and `second` are noisy; the rest is clean.
 struct Top2 {
   float first = -INFINITY, second = -INFINITY;
   bool nan = false;
   int64_t token = 0;
-  double sum = 0;  // of e^(z_j - second) over all j but the best; kept with REST only
+  float clean = -INFINITY;  // the logit of the token
+  Rest rest;                // all ids but the token; kept with Want::log_odds, its tilt with Want::entropy
 
   float margin() const { return nan ? NAN : first == second ? 0.0f : first - second; }
 
-  // log(p / (1 - p)) of the best token: minus the log of the sum of e^(z_j - first) over the `others`, which are the ids
-  // that are neither suppressed nor the best.
+  // log(p / (1 - p)) of the token: minus the log of the sum of e^(z_j - clean) over the `others`, which are the ids that are
+  // neither suppressed nor the token.
   float log_odds(int64_t others) const {
     if (nan) return NAN;
     if (others == 0) return INFINITY;
-    if (second == -INFINITY) return first == -INFINITY ? float(0.0 - std::log(double(others))) : HIGHEST_LOG_ODDS;
-    const double above = first == second ? 0.0 : double(first) - double(second);
-    return std::min(float(above - std::log(sum)), HIGHEST_LOG_ODDS);
+    if (rest.most == -INFINITY) return clean == -INFINITY ? float(0.0 - std::log(double(others))) : HIGHEST_LOG_ODDS;
+    const double above = clean == rest.most ? 0.0 : double(clean) - double(rest.most);
+    return std::min(float(above - std::log(rest.sum)), HIGHEST_LOG_ODDS);
+  }
+
+  // of the softmax of all allowed ids, in nats
+  float entropy(int64_t others) const {
+    if (nan) return NAN;
+    if (rest.most == -INFINITY) return clean == -INFINITY ? float(std::log(double(others) + 1)) : 0.0f;
+    const float base = std::max(clean, rest.most);
+    const Rest token = Rest{clean, 1, 0}.relative_to(base), apart = rest.relative_to(base);
+    const double log_total = clean == base ? std::log1p(apart.sum) : std::log(token.sum + apart.sum);
+    return std::max(float(log_total - (token.tilt + apart.tilt) / (token.sum + apart.sum)), 0.0f);
   }
 };
 
 // Joins `right`, which follows `left` in the row. Of equal values the lower id wins, hence the left one.
 template <bool REST>
 inline void merge(Top2& left, const Top2& right) {
-  const float loser = std::min(left.first, right.first);
-  const float second = std::max({left.second, right.second, loser});
+  const bool better = right.first > left.first;
   if (REST) {
-    left.sum = left.sum * exp_of_difference(left.second, second) + right.sum * exp_of_difference(right.second, second) +
-               exp_of_difference(loser, second);
+    left.rest.add(right.rest);
+    left.rest.add({better ? left.clean : right.clean, 1, 0});
   }
-  left.second = second;
+  left.second = std::max({left.second, right.second, std::min(left.first, right.first)});
   left.nan |= right.nan;
-  if (right.first > left.first) {
+  if (better) {
     left.first = right.first;
     left.token = right.token;
+    left.clean = right.clean;
   }
 }
 
@@ -90,11 +142,13 @@ inline Top2 top2_of(const T* x, int n, int64_t offset) {
   if (out.first == -INFINITY) return out;
   const int place = Blocks::find(x, out.first);
   out.token = offset + place;
+  out.clean = out.first;
   if (REST) {
     alignas(64) float others[BLOCK];
     Blocks::copy(x, n, others);
     others[place] = -INFINITY;
-    exceeds<Blocks, REST>(others, n, out.second, out.sum);
+    out.rest.most = out.second;
+    exceeds<Blocks, REST>(others, n, out.second, out.rest.sum);
   }
   return out;
 }
@@ -118,7 +172,7 @@ Top2 scan(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed
       if (exceeds<Blocks, REST>(row + i, n, best.second, sum)) {
         merge<REST>(best, top2_of<Blocks, REST>(row + i, n, i));
       } else {
-        best.sum += sum;
+        best.rest.sum += sum;
       }
       continue;
     }
@@ -127,7 +181,77 @@ Top2 scan(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed
     if (!REST || exceeds<Blocks, REST>(buffer, padded, best.second, sum)) {
       merge<REST>(best, top2_of<Blocks, REST>(buffer, padded, i));
     } else {
-      best.sum += sum;
+      best.rest.sum += sum;
+    }
+  }
+  return best;
+}
+
+// The sums of a block whose largest value is known.
+template <class Blocks, bool TILT, class T>
+inline Rest rest_of(const T* x, int n, float most) {
+  if (std::isfinite(most)) return Blocks::template sums<TILT>(x, n, most);
+  Rest out{most, 0, 0};
+  if (most == INFINITY) exceeds<Blocks, true>(x, n, most, out.sum);
+  return out;
+}
+
+// Whether noise can lift an id of a block above `second`: if so, `noisy` becomes the block with its noise.
+template <class Blocks, class T>
+inline bool lifts(const T* x, int n, float most, float second, int64_t id, const RowNoise& noise, float* noisy) {
+  if (most == -INFINITY || second == INFINITY) return false;
+  const double level = (double(second) - double(most)) / double(noise.temperature);  // the noise that is needed
+  const uint64_t least = least_integer(level);
+  alignas(64) uint32_t integers[BLOCK + Blocks::GRAIN];
+  if (least > UINT32_MAX || Blocks::random_integers(noise, id, n, integers) < least) return false;
+  Blocks::add_noise(x, n, integers + id % 4, noise.temperature, noisy);
+  return true;
+}
+
+// Adds a block that begins with id `offset`; its length is a multiple of GRAIN. Without noise `noise` is nullptr.
+template <class Blocks, Want WANT, class T>
+inline void add_block(Top2& best, const T* x, int n, int64_t offset, int64_t id_offset, const RowNoise* noise) {
+  alignas(64) float noisy[BLOCK];
+  const Peak peak = Blocks::peak(x, n);
+  Top2 found;
+  if (!noise && peak.value > best.second) found = top2_of<Blocks, false>(x, n, offset);
+  if (noise && lifts<Blocks>(x, n, peak.value, best.second, id_offset + offset, *noise, noisy))
+    found = top2_of<Blocks, false>(noisy, n, offset);
+  found.nan |= peak.nan;
+  const bool better = found.first > best.first;  // the winner is in this block
+  if (better) found.clean = to_float(x[found.token - offset]);
+  if (WANT == Want::top2) return merge<false>(best, found);
+  constexpr bool TILT = WANT == Want::entropy;
+  if (better) {
+    alignas(64) float others[BLOCK];
+    Blocks::copy(x, n, others);
+    others[found.token - offset] = -INFINITY;
+    found.rest = rest_of<Blocks, TILT>(others, n, Blocks::peak(others, n).value);
+    merge<true>(best, found);
+  } else {
+    merge<false>(best, found);
+    best.rest.add(rest_of<Blocks, TILT>(x, n, peak.value));
+  }
+}
+
+// As `scan`, with noise or entropy. The noise of an id is that of id_offset + id.
+template <class Blocks, Want WANT, class T>
+Top2 scan_blocks(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed, int64_t id_offset,
+                 const RowNoise* noise) {
+  Top2 best;
+  best.token = suppressed.lowest;
+  alignas(64) float buffer[BLOCK];
+  const int32_t* const ids_end = suppressed.ids + suppressed.count;
+  const int32_t* ids = std::lower_bound(suppressed.ids, ids_end, begin);
+  for (int64_t i = begin; i < end; i += BLOCK) {
+    const int n = int(std::min<int64_t>(BLOCK, end - i));
+    const int32_t* const hidden = ids;
+    while (ids < ids_end && *ids < i + n) ++ids;
+    if (n == BLOCK && hidden == ids) {
+      add_block<Blocks, WANT>(best, row + i, n, i, id_offset, noise);
+    } else {
+      const int padded = copy_block<Blocks>(row + i, n, i, hidden, ids, buffer);
+      add_block<Blocks, WANT>(best, buffer, padded, i, id_offset, noise);
     }
   }
   return best;

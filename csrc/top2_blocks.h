@@ -1,5 +1,7 @@
 // The loops over one block of logits, for one instruction set (see foreach_isa.h). Block lengths are multiples of GRAIN.
 
+#include "noise_blocks.h"
+
 struct Blocks {
   static constexpr int GRAIN = 8 * LANES;
 
@@ -59,6 +61,13 @@ struct Blocks {
     return any_above(high, splat16(0xffff)) || any_above(splat16(bits_of(bound, T{})), low);
   }
 #endif
+
+  // The largest value without NaN, and whether there is a NaN.
+  template <class T>
+  static Peak peak(const T* x, int n) {
+    const Max top = lanes_max(x, n);
+    return {max_lane(top.value), bits(top.nan) != 0};
+  }
 
   // The two largest values without NaN, and whether there is one; `find` finds the token.
   template <class T>
@@ -121,5 +130,64 @@ struct Blocks {
     }
     sum = sum_lanes(total);
     return bits(either(nan, above(top, limit))) != 0;
+  }
+
+  // The sum of e^(x - base), and with TILT that of e^(x - base) (x - base). The base is finite and nothing is above it.
+  template <bool TILT, class T>
+  static Rest sums(const T* x, int n, float base) {
+    const Vec limit = splat(base), lowest = splat(-87.0f);  // as in exp: below it a weight is as good as 0
+    Vec total = splat(0), tilt = splat(0);
+    for (int i = 0; i < n; i += 4 * LANES) {
+      Vec v[4], below[4];
+      for (int k = 0; k < 4; ++k) v[k] = below[k] = larger(sub(load(x + i + k * LANES), limit), lowest);
+      exp(v);
+      total = add(total, add(add(v[0], v[1]), add(v[2], v[3])));
+      for (int k = 0; TILT && k < 4; ++k) tilt = fma(v[k], below[k], tilt);
+    }
+    return {base, sum_lanes(total), TILT ? sum_lanes(tilt) : 0.0};
+  }
+
+  // The random integers of n ids from `id` on, to be found at out + id % 4; returns the largest of them. `out` has room for
+  // n + 4 * LANES.
+  static uint32_t random_integers(const RowNoise& noise, int64_t id, int n, uint32_t* out) {
+    constexpr int H = 2, IDS = H * 4 * SLOTS;
+    uint64_t order[H * SLOTS];  // of counters, so that in_order gives consecutive ids
+    for (int h = 0; h < H; ++h)
+      for (int s = 0; s < SLOTS; ++s) order[h * SLOTS + s] = h * SLOTS + s / 2 + s % 2 * (SLOTS / 2);
+    const Wide place[2] = {splat_wide(noise.position), splat_wide(noise.pass)};
+    const Wide seed[2] = {splat_wide(noise.seed[0]), splat_wide(noise.seed[1])};
+    Ints most = splat_int(0);
+    for (int64_t group = id / 4 * 4; group < id + n; group += IDS, out += IDS) {
+      Wide counter[4][H], key[2][H];
+      for (int h = 0; h < H; ++h) {
+        counter[0][h] = add_wide(splat_wide(group / 4), load_wide(order + h * SLOTS));
+        counter[1][h] = place[0], counter[2][h] = place[1], counter[3][h] = splat_wide(0);
+        key[0][h] = seed[0], key[1][h] = seed[1];
+      }
+      philox(counter, key);
+      for (int h = 0; h < H; ++h) {
+        Ints words[2];
+        in_order({counter[0][h], counter[1][h], counter[2][h], counter[3][h]}, words);
+        for (int k = 0; k < 2; ++k) {
+          store_int(out + (2 * h + k) * LANES, words[k]);
+          most = max_int(most, words[k]);
+        }
+      }
+    }
+    uint32_t lane[LANES];
+    store_int(lane, most);
+    return *std::max_element(lane, lane + LANES);
+  }
+
+  // out = x + temperature * noise
+  template <class T>
+  static void add_noise(const T* x, int n, const uint32_t* integers, float temperature, float* out) {
+    for (int i = 0; i < n; i += 4 * LANES) {
+      Ints words[4];
+      Vec noise[4];
+      for (int k = 0; k < 4; ++k) words[k] = load_int(integers + i + k * LANES);
+      gumbel(words, noise);
+      for (int k = 0; k < 4; ++k) store(out + i + k * LANES, fma(splat(temperature), noise[k], load(x + i + k * LANES)));
+    }
   }
 };

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any
+
+import numpy as np
 
 from lsp.decoding import Chosen, DecodingError, Options, Progress, Scheduler, Step, decode
 from lsp.decoding.canvas import Canvas
@@ -45,6 +47,9 @@ class Generation:
         (all else).
     scheduler, options
         What decoded it.
+    logprobs : float32 array or None
+        Log-probability of each token in the pass that committed it, under the logits without noise, if asked for. NaN
+        where a scheduler of your own wrote another token than the step gave it.
     """
 
     text: str | None
@@ -56,6 +61,7 @@ class Generation:
     seconds: dict[str, float]
     scheduler: Scheduler
     options: Options
+    logprobs: np.ndarray | None = field(default=None, compare=False)  # arrays have no single answer to ==
 
     @property
     def commits(self) -> list[int]:
@@ -102,11 +108,13 @@ def generate(
     stop : str or sequence of str
         Texts that end the continuation; they are not part of it.
     seed : int or sequence of int
-        Seed of the noise, for a temperature above 0. Prompt i has seed + i, so that a result does not depend on the
-        batch.
+        Seed of the noise, 64 bits, for a temperature above 0. Prompt i has seed + i, so that a result does not depend
+        on the batch.
     batch_size : int, optional
         How many prompts are decoded at a time, by default all. The next prompt takes the place of a finished one, so
         that the batch stays full while prompts wait; the cache has room for this many. A result does not depend on it.
+    logprobs : bool
+        Whether the log-probability of every committed token is kept.
     streamer : optional
         A streamer of transformers, such as `TextStreamer`, for a single prompt.
     progress : bool
@@ -174,6 +182,7 @@ class Run:
         stop: str | Sequence[str] = (),
         seed: int | Sequence[int] = 0,
         batch_size: int | None = None,
+        logprobs: bool = False,
         **options: Any,
     ) -> None:
         self.scheduler = scheduler_of(scheduler)
@@ -195,6 +204,7 @@ class Run:
             self.options,
             self._seeds(seed),
             batch_size,
+            logprobs,
         )
         self.state: Progress = next(self._passes)  # checks the prompts
         self.writers = [Writer(canvas, self.tokenizer, stops) for canvas in self.state.canvases]
@@ -234,17 +244,19 @@ class Run:
 
     def _generation(self, canvas: Canvas, writer: Writer, seconds: dict[str, float]) -> Generation:
         tokens = canvas.run.tolist()
+        new = slice(canvas.prompt_length, canvas.first_mask)
         stopped = bool(tokens) and self.options.stop_early and tokens[-1] in self.vocabulary.stop_ids
         return Generation(
             text=writer.text if self.tokenizer is not None else None,
             tokens=tokens,
             finished=stopped or writer.stopped,
-            committed_in=canvas.committed_in[canvas.prompt_length : canvas.first_mask].tolist(),
+            committed_in=canvas.committed_in[new].tolist(),
             passes=canvas.passes,
             positions=canvas.positions,
             seconds=seconds,
             scheduler=self.scheduler,
             options=self.options,
+            logprobs=None if canvas.logprobs is None else canvas.logprobs[new].copy(),
         )
 
     def _seeds(self, seed: int | Sequence[int]) -> Sequence[int]:

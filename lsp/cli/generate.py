@@ -39,6 +39,9 @@ def generate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per prompt and nothing else, e.g. to pipe it into jq.")
     ] = False,
+    logprobs: Annotated[
+        bool, typer.Option("--logprobs", help="With --json: the log-probability of every token when it was committed.")
+    ] = False,
 ) -> None:
     """Continues prompts and prints the text; below it, on stderr, what it cost.
 
@@ -55,11 +58,14 @@ def generate(
     by_pass = by_pass or steps
     if stream + by_pass + as_json > 1:
         raise ValueError("Invalid output: expected at most one of --stream, --by-pass and --json, got several")
+    if logprobs and not as_json:
+        raise ValueError("Invalid output: expected --json with --logprobs, got --logprobs alone")
     if stream and len(texts) > 1:
         raise ValueError(f"Invalid prompt: expected a single one with --stream, got {len(texts)}")
     network, tokenizer = o.load_model(how.model, how.dtype, how.device)
     inputs = how.inputs(texts)
     arguments = {"tokenizer": tokenizer, "scheduler": how.scheduler, "batch_size": batch_size, **how.arguments}
+    arguments["logprobs"] = logprobs
     with o.saying_what_was_committed(tokenizer):
         if stream:
             answers = show_stream(Run(network, inputs, **arguments))
@@ -98,6 +104,7 @@ def to_json(answer: Generation) -> str:
             "tokens": answer.tokens,
             "committed_in": answer.committed_in,
             "steps": answer.committed_in,  # its old name, for one release
+            "logprobs": None if answer.logprobs is None else answer.logprobs.tolist(),
             "finished": answer.finished,
             "passes": answer.passes,
             "positions": answer.positions,

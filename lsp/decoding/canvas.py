@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import index
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,15 +37,21 @@ class Canvas:
         How many passes it took part in so far, and how many token positions went through the model in all of them.
     committed_in : int64 array
         Which pass, from 0, committed the token of each position; -1 for the prompt and for masks.
+    logprobs : float32 array or None
+        Log-probability of the token of each position when it was committed, without noise, if asked for; NaN for the
+        prompt, for masks, and for tokens that a scheduler wrote without being given them by the step.
     """
 
-    def __init__(self, prompt: Sequence[int], max_new_tokens: int, model: Model, options: Options) -> None:
+    def __init__(
+        self, prompt: Sequence[int], max_new_tokens: int, model: Model, options: Options, logprobs: bool = False
+    ) -> None:
         self.prompt_length, self.options, self.shifted = len(prompt), options, model.config.shifted
         self.vocab_size, self.mask, self.cached = model.config.vocab_size, model.config.mask_id, model.cached
         self.tokens = np.full(len(prompt) + max_new_tokens, self.mask, dtype=np.int64)
         self.tokens[: self.prompt_length] = prompt
         self.masked = np.arange(len(self.tokens)) >= self.prompt_length
         self.committed_in = np.full(len(self.tokens), -1, dtype=np.int64)
+        self.logprobs = np.full(len(self.tokens), np.nan, dtype=np.float32) if logprobs else None
         self.end, self.frozen, self.append = len(self.tokens), 0, 0
         self.masks_at_start = max_new_tokens
         self.passes, self.positions = 0, 0
@@ -122,10 +129,14 @@ class Canvas:
         by_count = options.refresh_every is not None and self.passes % options.refresh_every == 0
         return options.exact or by_count or (options.refresh_scattered and self._scattered)
 
-    def accept(self, where: np.ndarray, what: np.ndarray, stops: Collection[int]) -> None:
+    def accept(
+        self, where: np.ndarray, what: np.ndarray, stops: Collection[int], logprobs: np.ndarray | None = None
+    ) -> None:
         """Commits tokens that `check` let pass. Everything to the right of the first stop is dropped."""
         self.tokens[where], self.masked[where] = what, False
         self.committed_in[where] = self.passes
+        if self.logprobs is not None:
+            self.logprobs[where] = logprobs
         ends = [int(p) for p, token in zip(where, what, strict=True) if int(token) in stops]
         if ends:
             self.finish(min(ends) + 1)
@@ -174,6 +185,18 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_new_tokens: int, config:
                 f"{len(prompt)} tokens, the context {config.max_length}), got {max_new_tokens}"
             )
     return config.mask_id
+
+
+def check_seeds(seeds: Sequence[int], prompts: int) -> Sequence[int]:
+    """The seeds as integers; refuses what is no seed for each prompt."""
+    if len(seeds) != prompts:
+        raise ValueError(f"Invalid seeds: expected one for each of the {prompts} prompts, got {len(seeds)}")
+    for b, seed in enumerate(seeds):
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise TypeError(f"Invalid seeds[{b}]: expected an integer, got {seed!r}")
+        if not -(2**63) <= index(seed) < 2**64:
+            raise ValueError(f"Invalid seeds[{b}]: expected 64 bits, got {seed}")
+    return [index(seed) for seed in seeds]
 
 
 def check_prompt(name: str, prompt: Sequence[int], config: Config) -> None:

@@ -1,9 +1,10 @@
 """A pass in one CUDA graph: captured once per shape, from the embedding to the statistics, and replayed.
 
 A graph has fixed memory and a fixed number of tokens and rows, so both are rounded up to a *bucket*. Tokens past the
-last border of the sequences belong to nobody, and so do rows past the last border of the rows. Tokens, positions, rows
-and lengths are written before a replay, into memory that stays; the choice of the scheduler comes after it. A pass in
-which a sequence begins or is computed anew runs as it is: it is long, and its length is seldom seen twice.
+last border of the sequences belong to nobody, and so do rows past the last border of the rows. Tokens, positions, rows,
+lengths and what the noise is made of are written before a replay, into memory that stays; the choice of the scheduler
+comes after it. A pass in which a sequence begins or is computed anew runs as it is: it is long, and its length is
+seldom seen twice.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import torch
 from torch import Tensor
 
 from lsp.decoding.batch import Batch
-from lsp.decoding.passes import Eager, EagerPass, Noise, Pass
-from lsp.decoding.scoring import Question, Scoring, to_host
+from lsp.decoding.passes import Eager, EagerPass, Pass
+from lsp.decoding.scoring import Asked, Question, Rows, Scoring, to_host
 from lsp.models.protocol import Model
-from lsp_kernels import PrefixCache, PrefixRule
+from lsp_kernels import PrefixCache
 
 Replay = Callable[[], tuple[Tensor, ...]]
-NOTHING = Question(np.zeros(0, dtype=np.int64), [0], [], None)
+NOTHING = Question(Asked(), np.zeros(0, dtype=np.int64), [0], [], None)
 
 
 def bucket(n: int) -> int:
@@ -63,6 +64,7 @@ class Inputs:
     def __init__(self, batch: int, capacity: int, device: torch.device) -> None:
         most = bucket(batch * capacity)
         self.tokens, self.positions, self.rows = torch.zeros(3, most, dtype=torch.int64, device=device)
+        self.noise = torch.zeros(most, 3, dtype=torch.int64, device=device)
         self.cu_rows = torch.zeros(batch + 1, dtype=torch.int32, device=device)
         self.n_active = torch.zeros(batch, dtype=torch.int32, device=device)
 
@@ -75,7 +77,9 @@ class Inputs:
         rows = np.full(bucket(len(question.rows)), first, dtype=np.int64)
         rows[: len(question.rows)] = question.rows
         upload(rows, self.rows[: len(rows)])
-        if question.rule is not None:
+        if question.noise is not None:  # past these rows it is what it was, which is as good as anything
+            upload(question.noise, self.noise[: len(question.rows)])
+        if question.asked.rule is not None:
             idle = len(self.n_active) - len(question.counts)  # sequences without rows
             upload(np.array([*question.borders, *question.borders[-1:] * idle], dtype=np.int32), self.cu_rows)
             upload(np.array([*question.counts, *[0] * idle], dtype=np.int32), self.n_active)
@@ -87,7 +91,7 @@ def upload(values: np.ndarray, to: Tensor) -> None:
 
 
 class Captured:
-    """Runs passes as graphs, one per bucket of tokens, bucket of rows and rule."""
+    """Runs passes as graphs, one per bucket of tokens, bucket of rows and what is asked."""
 
     def __init__(self, model: Model, cache: PrefixCache, scoring: Scoring) -> None:
         if not hasattr(model, "run_layers"):
@@ -97,7 +101,7 @@ class Captured:
         self.eager, self.cache, self.scoring = Eager(model, cache, scoring), cache, scoring
         self.device = model.device
         self.inputs = Inputs(cache.batch, cache.capacity, model.device)
-        self.graphs: dict[tuple[int, int, PrefixRule | None], Replay] = {}
+        self.graphs: dict[tuple[int, int, Asked], Replay] = {}
 
     def __call__(self, batch: Batch) -> Pass:
         return self.eager(batch) if batch.anew else CapturedPass(self, batch)
@@ -107,7 +111,7 @@ class Captured:
         tokens, rows = bucket(len(batch.tokens)), bucket(len(question.rows))
         self.inputs.fill(batch, question, tokens, first=int(self.scoring.shifted))
         self.cache.begin(batch.cu_seqlens, batch.append)
-        shape = tokens, rows, question.rule
+        shape = tokens, rows, question.asked
         if shape not in self.graphs:
             self.graphs[shape] = capture(lambda: self._pass(*shape), self.device)
         out = self.graphs[shape]()
@@ -116,11 +120,14 @@ class Captured:
         return out
 
     @torch.no_grad()
-    def _pass(self, tokens: int, rows: int, rule: PrefixRule | None) -> tuple[Tensor, ...]:
+    def _pass(self, tokens: int, rows: int, asked: Asked) -> tuple[Tensor, ...]:
         """What is captured."""
         given = self.inputs
         hidden = self.run_layers(given.tokens[:tokens], given.positions[:tokens], self.cache)
-        return hidden, *self.scoring.answer(hidden, given.rows[:rows], given.cu_rows, given.n_active, rule)
+        noise = given.noise[:rows] if self.scoring.temperature > 0 else None
+        return hidden, *self.scoring.answer(
+            hidden, Rows(given.rows[:rows], given.cu_rows, given.n_active, noise), asked
+        )
 
 
 class CapturedPass:
@@ -130,14 +137,14 @@ class CapturedPass:
         self.graphs, self.batch = graphs, batch
         self.hidden: Tensor | None = None
 
-    def answer(self, question: Question, noise: Noise = None) -> list[np.ndarray]:
+    def answer(self, question: Question) -> list[np.ndarray]:
         if self.hidden is not None:  # a further question: the hidden states are there
-            return EagerPass(self.hidden, self.graphs.scoring).answer(question, noise)
+            return EagerPass(self.hidden, self.graphs.scoring).answer(question)
         progress = self.graphs.scoring.progress
         with progress.clock("model"), progress.kept("the model"):
             self.hidden, *found = self.graphs.replay(self.batch, question)
             out = to_host(*found)
-        sequences = [out.pop(0)[: len(question.counts)]] if question.rule is not None else []
+        sequences = [out.pop(0)[: len(question.counts)]] if question.asked.rule is not None else []
         return [*sequences, *(each[: len(question.rows)] for each in out)]
 
     def finish(self) -> None:

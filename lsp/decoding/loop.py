@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from lsp.decoding.batch import Batch, begin_pass
-from lsp.decoding.canvas import Canvas, check_prompts
+from lsp.decoding.canvas import Canvas, check_prompts, check_seeds
 from lsp.decoding.clock import Clock
 from lsp.decoding.graphs import Captured
 from lsp.decoding.options import Options
@@ -35,24 +35,24 @@ def decode(
     options: Options | None = None,
     seeds: Sequence[int] | None = None,
     batch_size: int | None = None,
+    logprobs: bool = False,
 ) -> Iterator[Progress]:
     """Fills `max_new_tokens` masks after each prompt, and yields the state before the first pass and after every one.
 
     `vocabulary` has the stops; the mask is suppressed in any case. `options` are by default those of the scheduler.
     At most `batch_size` prompts, by default all, are decoded at a time; the next one begins as soon as one is finished.
+    `seeds` are 64 bits for each prompt, by default its number. With `logprobs` the canvases have log-probabilities.
     The yielded state is the same object every time.
     """
     scheduler = described(scheduler)
     options = scheduler.options if options is None else options
     scheduler.check(options)
     mask = check_prompts(prompts, max_new_tokens, model.config)
-    seeds = list(range(len(prompts))) if seeds is None else seeds
-    if len(seeds) != len(prompts):
-        raise ValueError(f"Invalid seeds: expected one for each of the {len(prompts)} prompts, got {len(seeds)}")
+    seeds = range(len(prompts)) if seeds is None else check_seeds(seeds, len(prompts))
     capacity = 0 if options.exact else max(map(len, prompts), default=0) + max_new_tokens
     rows = len(prompts) if batch_size is None else min(as_integer("batch_size", batch_size, 1), len(prompts))
     cache = model.new_cache(max(1, rows), capacity)  # before anything else: it knows whether there is room
-    canvases = [Canvas(prompt, max_new_tokens, model, options) for prompt in prompts]
+    canvases = [Canvas(prompt, max_new_tokens, model, options, logprobs) for prompt in prompts]
     progress = Progress(canvases, clock=Clock(model.device))
     scoring = Scoring(
         lm_head=model.lm_head,
@@ -60,6 +60,7 @@ def decode(
         vocabulary=(vocabulary if options.stop_early else vocabulary.without_stops()).suppressing(mask),
         temperature=options.temperature,
         seeds=seeds,
+        logprobs=logprobs,
         progress=progress,
         workspace=Workspace(),
     )
@@ -96,7 +97,7 @@ def accept(step: Step, chosen: Sequence[Chosen], progress: Progress) -> None:
         raise ValueError(f"Invalid choice of the scheduler: expected {expected}, got {len(chosen)}")
     for canvas, choice in zip(step.canvases, chosen, strict=True):
         canvas.check(*choice)
-    for canvas, choice in zip(step.canvases, chosen, strict=True):
-        canvas.accept(*choice, step.stops)
+    for canvas, choice, logprobs in zip(step.canvases, chosen, step.logprobs(chosen), strict=True):
+        canvas.accept(*choice, step.stops, logprobs)
         canvas.end_pass()
     progress.passes, progress.in_pass = progress.passes + 1, step.numbers

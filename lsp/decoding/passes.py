@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -10,17 +9,15 @@ import torch
 from torch import Tensor
 
 from lsp.decoding.batch import Batch
-from lsp.decoding.scoring import Question, Scoring, to_host
+from lsp.decoding.scoring import Question, Rows, Scoring, to_host
 from lsp.models.protocol import Model
 from lsp_kernels import PrefixCache
-
-Noise = Callable[[Tensor], Tensor] | None
 
 
 class Pass(Protocol):
     """A pass of the model over a batch, which answers what a scheduler asks of it."""
 
-    def answer(self, question: Question, noise: Noise = None) -> list[np.ndarray]: ...
+    def answer(self, question: Question) -> list[np.ndarray]: ...
     def finish(self) -> None:
         """Runs the pass if nobody has asked anything: what it appends to the cache is needed all the same."""
 
@@ -31,13 +28,10 @@ class EagerPass:
     def __init__(self, hidden: Tensor, scoring: Scoring) -> None:
         self.hidden, self.scoring = hidden, scoring
 
-    def answer(self, question: Question, noise: Noise = None) -> list[np.ndarray]:
+    def answer(self, question: Question) -> list[np.ndarray]:
         with self.scoring.progress.clock("head"):
-            device = self.hidden.device
-            rows = torch.from_numpy(question.rows).to(device)
-            lengths = (question.borders, question.counts)
-            cu_rows, n_active = (torch.tensor(x, dtype=torch.int32, device=device) for x in lengths)
-            return to_host(*self.scoring.answer(self.hidden, rows, cu_rows, n_active, question.rule, noise))
+            rows = upload(question, self.hidden.device)
+            return to_host(*self.scoring.answer(self.hidden, rows, question.asked))
 
     def finish(self) -> None:
         pass
@@ -54,3 +48,13 @@ class Eager:
         with progress.clock("model"), progress.kept("the model"):
             hidden = self.model(batch.tokens, batch.positions, batch.cu_seqlens, self.cache, batch.append)
         return EagerPass(hidden, self.scoring)
+
+
+def upload(question: Question, device: torch.device) -> Rows:
+    """The rows of a question on the device; places and noise travel together."""
+    count = len(question.rows)
+    table = [] if question.noise is None else [question.noise.reshape(-1)]
+    places, noise = torch.from_numpy(np.concatenate([question.rows, *table])).to(device).tensor_split([count])
+    lengths = (question.borders, question.counts)
+    cu_rows, n_active = (torch.tensor(x, dtype=torch.int32, device=device) for x in lengths)
+    return Rows(places, cu_rows, n_active, None if question.noise is None else noise.view(count, 3))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -15,7 +15,10 @@ from torch.nn import functional as F
 from lsp.decoding.progress import Progress
 from lsp.models.protocol import LmHead
 from lsp_kernels import (
+    Commit,
+    Noise,
     PrefixRule,
+    TokenStats,
     Vocabulary,
     Workspace,
     commit_prefix,
@@ -24,24 +27,52 @@ from lsp_kernels import (
     token_stats,
 )
 
+FUSED = (torch.float32, torch.bfloat16, torch.float16)  # the dtypes of weights that the fused operations take
 
-class Question(NamedTuple):
-    """What a scheduler asks of a pass: the statistics of some rows, or what a rule commits.
+
+class Asked(NamedTuple):
+    """What is computed for every row of a question: statistics, or what a rule commits.
 
     Attributes
     ----------
+    rule : PrefixRule or None
+        None asks for statistics.
+    entropy : bool
+        Whether the statistics have the entropy of every row.
+    """
+
+    rule: PrefixRule | None = None
+    entropy: bool = False
+
+
+class Question(NamedTuple):
+    """What a scheduler asks of a pass.
+
+    Attributes
+    ----------
+    asked : Asked
     rows : int64 array
         Places in the packed pass whose tokens are to be predicted.
     borders, counts : list of int
         Where the rows of each sequence begin, and its number N of active positions; for a rule.
-    rule : PrefixRule or None
-        None asks for statistics.
+    noise : int64 array [R, 3] or None
+        The table of a `Noise` for these rows, where tokens are sampled.
     """
 
+    asked: Asked
     rows: np.ndarray
     borders: list[int]
     counts: list[int]
-    rule: PrefixRule | None
+    noise: np.ndarray | None
+
+
+class Rows(NamedTuple):
+    """The rows of a question on the device."""
+
+    places: Tensor
+    cu_rows: Tensor
+    n_active: Tensor
+    noise: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -57,6 +88,8 @@ class Scoring:
         Its stops end a text; it has none where they are tokens like any other.
     temperature, seeds
         Scale of the noise, and the seed of each prompt.
+    logprobs : bool
+        Whether the log-odds of what a rule commits are computed too.
     progress : Progress
         Its clock counts the time, and an LM head that raises keeps it.
     workspace : Workspace
@@ -67,6 +100,7 @@ class Scoring:
     vocabulary: Vocabulary
     temperature: float
     seeds: Sequence[int]
+    logprobs: bool
     progress: Progress
     workspace: Workspace
 
@@ -76,73 +110,81 @@ class Scoring:
 
     @cached_property
     def weight(self) -> tuple[Tensor, Tensor | None] | None:
-        """Weight and bias of an LM head that is nothing else, where the fused operations are faster; else None."""
+        """Weight and bias of an LM head that is nothing else, for the fused operations; else None."""
         head = self.lm_head
-        if type(head) is nn.Linear:
+        if is_plain_linear(head):
             weight, bias = head.weight, head.bias
         elif isinstance(head, Tensor):
             weight, bias = head, None
         else:
             return None
-        fused = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        return (weight, bias) if fused and self.temperature == 0 else None
+        plain = type(weight) in (Tensor, nn.Parameter) and weight.dtype in FUSED  # a subclass may be quantised
+        return (weight, bias) if plain else None
+
+    def noise(self, numbers: Sequence[int], passes: Sequence[int], where: Sequence[np.ndarray]) -> np.ndarray | None:
+        """The table of the noise at these positions of sequences, each in the given one of its passes."""
+        if self.temperature == 0:
+            return None
+        each = [len(positions) for positions in where]
+        seeds, own_passes = (
+            torch.from_numpy(np.repeat(np.array(values, dtype=np.int64), each))
+            for values in ([signed(self.seeds[number]) for number in numbers], passes)
+        )
+        positions = torch.from_numpy(np.concatenate(where).astype(np.int64))
+        table: np.ndarray = Noise(float(self.temperature), seeds, positions, own_passes).table.numpy()
+        return table
+
+    def answer(self, hidden: Tensor, rows: Rows, asked: Asked) -> tuple[Tensor, ...]:
+        """What a `Question` asks, on the device.
+
+        Statistics: token, margin, largest logit and log-odds of every row, and the entropy if that is asked. For a
+        rule: the lengths, then token, margin and largest logit of every row, and the log-odds if there are logprobs.
+        """
+        chosen = hidden.index_select(0, rows.places - int(self.shifted))
+        sampling = None if rows.noise is None else Noise.of(rows.noise)
+        if asked.rule is None:
+            stats = self._stats(chosen, noise=sampling, entropy=asked.entropy)
+            return given(stats.tokens, stats.margins, stats.top1, stats.log_odds, stats.entropy)
+        lengths = rows.cu_rows, rows.n_active
+        found = self._commit(chosen, *lengths, rule=asked.rule, noise=sampling, log_odds=self.logprobs)
+        return given(found.lengths, found.tokens, found.margins, found.top1, found.log_odds)
+
+    def _stats(self, hidden: Tensor, **options: Any) -> TokenStats:
+        if self.weight is None:
+            return token_stats(self._logits(hidden), vocabulary=self.vocabulary, workspace=self.workspace, **options)
+        with self.progress.kept("the LM head"):
+            weight, bias = self.weight
+            return linear_token_stats(hidden, weight, bias=bias, vocabulary=self.vocabulary, **options)
+
+    def _commit(self, hidden: Tensor, *lengths: Tensor, **options: Any) -> Commit:
+        if self.weight is None:
+            options = {"vocabulary": self.vocabulary, "workspace": self.workspace, **options}
+            return commit_prefix(self._logits(hidden), *lengths, **options)
+        with self.progress.kept("the LM head"):
+            weight, bias = self.weight
+            return linear_commit_prefix(hidden, weight, *lengths, bias=bias, vocabulary=self.vocabulary, **options)
 
     @torch.no_grad()
-    def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Logits [R, V] of the tokens at these places of the packed pass."""
-        chosen = hidden.index_select(0, rows - int(self.shifted))
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Logits [R, V], for an LM head that is not a plain weight."""
         with self.progress.kept("the LM head"):
-            logits = F.linear(chosen, self.lm_head) if isinstance(self.lm_head, Tensor) else self.lm_head(chosen)
+            logits = F.linear(hidden, self.lm_head) if isinstance(self.lm_head, Tensor) else self.lm_head(hidden)
         return logits.float() if logits.dtype == torch.float64 else logits
 
-    def stats(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Best token, margin, log-odds and best logit of every row."""
-        found = token_stats(logits, vocabulary=self.vocabulary, workspace=self.workspace)
-        return found.tokens, found.margins, found.log_odds, found.top1
 
-    def commit(self, logits: Tensor, cu_rows: Tensor, n_active: Tensor, rule: PrefixRule) -> tuple[Tensor, ...]:
-        """The commit length of every sequence; best token, margin and best logit of every row."""
-        found = commit_prefix(
-            logits, cu_rows, n_active, rule=rule, vocabulary=self.vocabulary, workspace=self.workspace
-        )
-        best = logits.gather(1, found.tokens.clamp(min=0)[:, None])[:, 0].float()  # -1 in rows that belong to nobody
-        return found.lengths, found.tokens, found.margins, best
+def is_plain_linear(head: object) -> TypeGuard[nn.Linear]:
+    """Whether a call of the head is its weight and bias and nothing else: no hooks, no other forward."""
+    return type(head) is nn.Linear and not (head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head))
 
-    def _fused(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        hidden: Tensor,
-        cu_rows: Tensor,
-        n_active: Tensor,
-        rule: PrefixRule | None,
-    ) -> tuple[Tensor, ...]:
-        """The same without logits: the LM head is part of the operation."""
-        with self.progress.kept("the LM head"):
-            if rule is None:
-                stats = linear_token_stats(hidden, weight, bias=bias, vocabulary=self.vocabulary)
-                return stats.tokens, stats.margins, stats.log_odds, stats.top1
-            found = linear_commit_prefix(
-                hidden, weight, cu_rows, n_active, rule=rule, bias=bias, vocabulary=self.vocabulary
-            )
-        return found.lengths, found.tokens, found.margins, found.top1
 
-    def answer(
-        self,
-        hidden: Tensor,
-        rows: Tensor,
-        cu_rows: Tensor,
-        n_active: Tensor,
-        rule: PrefixRule | None,
-        noise: Callable[[Tensor], Tensor] | None = None,
-    ) -> tuple[Tensor, ...]:
-        """What a `Question` asks, on the device; with a rule the lengths come first."""
-        if self.weight is not None:
-            chosen = hidden.index_select(0, rows - int(self.shifted))
-            return self._fused(*self.weight, chosen, cu_rows, n_active, rule)
-        logits = self.logits(hidden, rows)
-        logits = logits if noise is None else noise(logits)
-        return self.stats(logits) if rule is None else self.commit(logits, cu_rows, n_active, rule)
+def signed(seed: int) -> int:
+    """The 64 bits of a seed as an int64."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def given(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Those that there are."""
+    return tuple(tensor for tensor in tensors if tensor is not None)
 
 
 def to_host(*tensors: Tensor) -> list[np.ndarray]:

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lsp.decoding.batch import Batch
 from lsp.decoding.passes import Pass
-from lsp.decoding.scoring import Question, Scoring
+from lsp.decoding.scheduler import Chosen
+from lsp.decoding.scoring import Asked, Question, Scoring
 from lsp_kernels import PrefixRule
 
 
 class Stats(NamedTuple):
-    """`lsp_kernels.TokenStats` of some positions, on the host."""
+    """`lsp_kernels.TokenStats` of some positions, on the host.
+
+    At a temperature the tokens are samples and the margins are those of the noisy logits. Log-odds and entropy are
+    those of the logits without noise.
+    """
 
     tokens: np.ndarray
     margins: np.ndarray
     log_odds: np.ndarray
+    entropy: np.ndarray | None = None
 
     @property
     def confidence(self) -> np.ndarray:
-        """The probability of the best token, in float64."""
+        """The probability of the token, in float64."""
         return 1 / (1 + np.exp(-self.log_odds.astype(np.float64)))
 
 
@@ -38,6 +40,20 @@ class Prefix(NamedTuple):
     length: int
     tokens: np.ndarray
     margins: np.ndarray
+
+
+class Proposals:
+    """The tokens that a step has proposed for a sequence, and their log-odds, by position."""
+
+    def __init__(self, length: int) -> None:
+        self.tokens = np.full(length, -1, dtype=np.int64)
+        self.log_odds = np.full(length, np.nan, dtype=np.float32)
+
+    def logprobs(self, where: np.ndarray, what: np.ndarray) -> np.ndarray:
+        """log p = -log(1 + e^-log_odds), in float32; NaN for tokens that were not proposed there."""
+        proposed = self.tokens[where] == what
+        log_odds = np.where(proposed, self.log_odds[where], 0.0).astype(np.float64)
+        return np.where(proposed, 0.0 - np.logaddexp(0.0, -log_odds), np.nan).astype(np.float32)
 
 
 class Step:
@@ -67,33 +83,48 @@ class Step:
         self._offsets = [batch.borders[b] - batch.canvases[b].pass_begin for b in seats]
         self.scored = 0
         self.broken: tuple[int, str] | None = None
+        self._proposals = [Proposals(len(canvas.tokens)) for canvas in self.canvases if scoring.logprobs]
 
-    def stats(self, where: Sequence[np.ndarray]) -> list[Stats]:
-        """Best token, margin and log-odds at these positions of each sequence."""
-        borders, (tokens, margins, log_odds, best) = self._ask(where, [], None)
+    def stats(self, where: Sequence[np.ndarray], *, entropy: bool = False) -> list[Stats]:
+        """Best token, margin and log-odds at these positions of each sequence; on request the entropy too, in nats."""
+        borders, (tokens, margins, best, log_odds, *more) = self._ask(where, [], Asked(entropy=entropy))
         self._inspect(borders, margins, best)
-        return [Stats(tokens[a:b], margins[a:b], log_odds[a:b]) for a, b in pairwise(borders)]
+        if self._scoring.logprobs:
+            self._note(where, borders, tokens, log_odds)
+        each = (tokens, margins, log_odds, *more)
+        return [Stats(*(values[a:b] for values in each)) for a, b in pairwise(borders)]
 
     def commit(self, rule: PrefixRule) -> list[Prefix]:
         """The rule on the masks of each sequence; only those that it looks at are scored."""
         counts = [len(canvas.masks) for canvas in self.canvases]
         where = [c.masks[: rule.scored_rows(n)] for c, n in zip(self.canvases, counts, strict=True)]
-        borders, (lengths, tokens, margins, best) = self._ask(where, counts, rule)
+        borders, (lengths, tokens, margins, best, *more) = self._ask(where, counts, Asked(rule))
         self._inspect(borders, margins, best)
+        if self._scoring.logprobs:
+            self._note(where, borders, tokens, *more)
         spans = pairwise(borders)
         return [Prefix(int(n), tokens[a:b], margins[a:b]) for n, (a, b) in zip(lengths, spans, strict=True)]
+
+    def logprobs(self, chosen: Sequence[Chosen]) -> Sequence[np.ndarray | None]:
+        """Log-probabilities of each choice, if they are asked for; NaN for tokens that this step did not propose."""
+        if not self._scoring.logprobs:
+            return [None] * len(chosen)
+        return [proposals.logprobs(*choice) for proposals, choice in zip(self._proposals, chosen, strict=True)]
 
     def finish(self) -> None:
         """Ends the step: a pass that nobody has asked anything runs now."""
         self._pass.finish()
 
-    def _ask(
-        self, where: Sequence[np.ndarray], counts: list[int], rule: PrefixRule | None
-    ) -> tuple[list[int], list[np.ndarray]]:
+    def _ask(self, where: Sequence[np.ndarray], counts: list[int], asked: Asked) -> tuple[list[int], list[np.ndarray]]:
         """The borders of the rows of each sequence, and what the pass answers for them."""
         rows, borders = self._rows(where)
-        noise = None if self._scoring.temperature == 0 else partial(self._noisy, where=where)
-        return borders, self._pass.answer(Question(rows, borders, counts, rule), noise)
+        noise = self._scoring.noise(self.numbers, [canvas.passes for canvas in self.canvases], where)
+        return borders, self._pass.answer(Question(asked, rows, borders, counts, noise))
+
+    def _note(self, where: Sequence[np.ndarray], borders: list[int], tokens: np.ndarray, log_odds: np.ndarray) -> None:
+        """Keeps what was proposed, for the log-probabilities of what will be chosen of it."""
+        for proposals, positions, (a, b) in zip(self._proposals, where, pairwise(borders), strict=True):
+            proposals.tokens[positions], proposals.log_odds[positions] = tokens[a:b], log_odds[a:b]
 
     @contextmanager
     def unnoticed(self) -> Iterator[None]:
@@ -121,23 +152,3 @@ class Step:
         borders = np.cumsum([0, *map(len, rows)]).tolist()
         self.scored += borders[-1]
         return np.concatenate(rows).astype(np.int64), borders
-
-    def _noisy(self, logits: Tensor, where: Sequence[np.ndarray]) -> Tensor:
-        """The logits with Gumbel noise. It depends on the seed, the pass and the position of the sequence alone."""
-        scale, logits = self._scoring.temperature, logits.float()
-        noise = (
-            gumbel(self._scoring.seeds[number], canvas.passes, position, logits.size(-1))
-            for number, canvas, positions in zip(self.numbers, self.canvases, where, strict=True)
-            for position in positions.tolist()
-        )
-        for row, drawn in zip(logits, noise, strict=True):
-            row += scale * drawn.to(row.device)
-        return logits
-
-
-def gumbel(seed: int, number: int, position: int, size: int) -> Tensor:
-    """Gumbel noise [size] in float32 for one position in one pass."""
-    digest = hashlib.blake2b(f"{seed} {number} {position}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    uniform = torch.rand(size, generator=generator, dtype=torch.float64).clamp(min=1e-300)
-    return (-(-uniform.log()).log()).float()

@@ -53,7 +53,7 @@ def generate(
         The first must be a multiple of the second. Only masks of the first block that has any are committed.
     temperature : float
         Scale of the Gumbel noise on the logits; margins are those of the noisy logits. Seeded by torch's global
-        generator.
+        generator. The draws are not those of LLaDA's float64 noise, their distribution is the same.
     cfg_scale, remasking, logits_eos_inf, confidence_eos_eot_inf
         0, ``"low_confidence"``, False and False; anything else is refused. To keep the end of text from being chosen
         pass a vocabulary that suppresses it.
@@ -85,7 +85,7 @@ def generate(
     known = vocabulary_for(vocabulary, runner.config.vocab_size, mask_id, runner.device)
     chosen = LongestStablePrefix(rule, islands=None) if scheduler is None else scheduler_of(scheduler)
     options = Options(block_length=block_length, temperature=temperature)
-    seeds = torch.randint(2**31, (len(prompt),)).tolist() if temperature else None
+    seeds = torch.randint(2**63 - 1, (len(prompt),)).tolist() if temperature else None
     passes = decode(runner, _unpadded(prompt, attention_mask), gen_length, chosen, known, options, seeds)
     (last,) = deque(passes, maxlen=1)
     out = torch.empty(len(prompt), prompt.size(1) + gen_length, dtype=torch.int64)

@@ -26,7 +26,9 @@ from lsp_kernels.rule import DELIMITER, STOP, has_flag
 
 
 def trace(model: Any, prompts: Any, *, scheduler: Any = None, **arguments: Any) -> list[Trace]:
-    """Decodes as `lsp.generate`, and returns what happened, one trace per prompt. Takes no streamer and no progress.
+    """Decodes as `lsp.generate`, and returns what happened, one trace per prompt.
+
+    Takes no streamer, no progress and no logprobs: a trace has the confidence of every mask in every pass.
 
     Examples
     --------
@@ -38,6 +40,8 @@ def trace(model: Any, prompts: Any, *, scheduler: Any = None, **arguments: Any) 
     >>> step.reason
     'The run of margins at or above the floor 4 has length 1 (L′), and a sure stop further right.'
     """
+    if "logprobs" in arguments:
+        raise TypeError("Invalid logprobs: not supported in a trace, which has the confidence of every mask")
     recorder = Recorder(scheduler_of(scheduler))
     run = Run(model, prompts, scheduler=recorder, **arguments)
     for _ in run:

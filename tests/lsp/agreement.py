@@ -46,6 +46,8 @@ def check_agreement(scheduler: lsp.Scheduler, data: st.DataObject, rule: Rule | 
     rows = script(seed, SIZE, MASK, ties=data.draw(st.booleans(), "ties"))
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(0, MASK, size=n).tolist() for n in lengths]
+    seeds = rng.integers(-(2**63), 2**63 - 1, size=len(prompts)).tolist()
+    chosen["temperature"] = data.draw(st.sampled_from([0.0, 0.0, 0.4, 1.0]), "temperature")
     try:
         expected = [
             simulate(
@@ -58,9 +60,10 @@ def check_agreement(scheduler: lsp.Scheduler, data: st.DataObject, rule: Rule | 
                 stops=STOPS,
                 delimiters=DELIMITERS,
                 rule=rule,
+                seed=own,
                 **chosen,
             )
-            for prompt in prompts
+            for prompt, own in zip(prompts, seeds, strict=True)
         ]
     except Ambiguous:
         assume(False)
@@ -68,7 +71,7 @@ def check_agreement(scheduler: lsp.Scheduler, data: st.DataObject, rule: Rule | 
     model = scripted(rows, SIZE, MASK, shifted=shifted)
     vocabulary = Vocabulary(SIZE, DELIMITERS, STOPS, suppress=[MASK])
     places = seated([len(each.passes) for each in expected], min(batch_size or len(prompts), len(prompts)))
-    for progress in lsp.decode(model, prompts, new, scheduler, vocabulary, lsp.Options(**chosen), None, batch_size):
+    for progress in lsp.decode(model, prompts, new, scheduler, vocabulary, lsp.Options(**chosen), seeds, batch_size):
         assert progress.passes == len(model.passes)
         assert set(progress.in_pass) == {
             b for b, mine in enumerate(places) if progress.passes - 1 in [at for at, _ in mine]

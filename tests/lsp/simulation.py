@@ -59,6 +59,8 @@ def simulate(
     refresh_every: int | None = None,
     refresh_scattered: bool = False,
     stop_early: bool = True,
+    temperature: float = 0.0,
+    seed: int = 0,
     rule: Rule | None = None,
 ) -> Simulation:
     """Decodes one prompt. `rule` says which positions the scheduler commits, by default the one of `RULES`."""
@@ -90,14 +92,15 @@ def simulate(
         append = 0 if exact else max(0, front_end - frozen)
 
         rows = model([mask if token is None else token for token in tokens[:end]])
-        scored = {
-            p: oracle.score_row([float(z) for z in rows[p - 1 if shifted else p]], {mask})
-            for p in range(end)
-            if tokens[p] is None
+        logits = {p: list(map(float, rows[p - 1 if shifted else p])) for p in range(end) if tokens[p] is None}
+        noise = {
+            p: oracle.Draw(float(np.float32(temperature)), seed, p, index) if temperature else None for p in logits
         }
+        scored = {p: oracle.score_row(logits[p], {mask}, noise[p]) for p in logits}
+        if temperature:
+            check_that_noise_decides(scored, temperature, scheduler)
         here = [p for p in scored if p < block_end]
         left = tokens.count(None)
-        logits = {p: list(map(float, rows[p - 1 if shifted else p])) for p in scored}
         seen = Seen(scored, here, (new - left) / new, len(tokens), set(delimiters), ends, logits)
         chosen = {p: scored[p].token for p in sorted(rule(scheduler, seen))}
         for p in range(frozen, frozen + append):
@@ -113,6 +116,15 @@ def simulate(
         scattered = any(left_open < p < min(stop, default=len(tokens)) for p in chosen)
     out.tokens = [token for token in tokens[len(prompt) :] if token is not None]
     return out
+
+
+def check_that_noise_decides(rows: dict[int, oracle.Row], temperature: float, scheduler: Any) -> None:
+    """Raises `Ambiguous` where the tolerance of noise may change a token or the order of two margins or bounds."""
+    bounds = [getattr(scheduler, "islands", None), getattr(getattr(scheduler, "rule", None), "floor", None)]
+    values = sorted([0.0, *(row.margin for row in rows.values()), *(bound for bound in bounds if bound)])
+    tolerance = 4 * 2**-20 * (max(abs(row.top1) for row in rows.values()) + 24 * temperature)
+    if any(0 < b - a < tolerance for a, b in pairwise(values)):
+        raise Ambiguous
 
 
 def seated(passes: Sequence[int], seats: int) -> list[list[tuple[int, int]]]:
@@ -135,7 +147,7 @@ class Seen:
     Attributes
     ----------
     rows : dict
-        Every mask of the pass: best token, margin and log-odds, by position.
+        Every mask of the pass: token, margin and log-odds, by position.
     here : list of int
         The masks that may be committed.
     done : float
@@ -163,12 +175,13 @@ class Seen:
         rows = self.rows
         ranked = sorted(self.here, key=lambda p: (-rows[p].log_odds, p))
         for p, q in pairwise(ranked):
-            if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and self.logits[p] != self.logits[q]:
+            same = self.logits[p] == self.logits[q] and rows[p].token == rows[q].token
+            if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and not same:
                 raise Ambiguous
         return ranked
 
     def confidence(self, position: int) -> float:
-        """The softmax probability of the best token."""
+        """The softmax probability of the token, without noise."""
         return 1 / (1 + math.exp(-self.rows[position].log_odds))
 
 

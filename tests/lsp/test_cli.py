@@ -99,7 +99,19 @@ def test_json_is_what_generate_returns(run: Callable[..., Ran]) -> None:
         assert got.pop("scheduler") == "Threshold(p=0.8)"
         assert got.pop("steps") == answer.committed_in  # the old name
         assert got == {name: getattr(answer, name) for name in got}
-        assert len(got) == 7
+        assert len(got) == 8
+
+
+def test_json_has_log_probabilities_on_request(
+    run: Callable[..., Ran], fails: Callable[[int, str, object], None]
+) -> None:
+    given = [PROMPT, "--json", *NEW, "--temperature", 0.5]
+    got = json.loads(run("generate", *given, "--logprobs").out)
+    model, tokenizer = load_model("tiny", None, "cpu")
+    (answer,) = lsp.generate(model, PROMPT, tokenizer=tokenizer, max_new_tokens=24, temperature=0.5, logprobs=True)
+    assert (got["tokens"], got["logprobs"]) == (answer.tokens, answer.logprobs.tolist())
+    assert len(got["logprobs"]) > 5
+    fails(2, "Invalid output: expected --json with --logprobs, got --logprobs alone", "generate", PROMPT, "--logprobs")
 
 
 def test_the_batch_size_says_how_many_prompts_are_decoded_at_a_time(

@@ -12,7 +12,9 @@ from torch import Tensor
 
 import lsp
 from lsp.decoding import graphs
+from lsp.decoding.batch import Batch
 from lsp.decoding.graphs import bucket
+from lsp.decoding.scoring import Question
 from lsp.models import Transformer
 from lsp.models.adapted import UncachedWarning
 from lsp_kernels import PrefixCache, Vocabulary
@@ -29,6 +31,8 @@ OPTIONS = {
     "block": {"block_length": 4, "cache": "block"},
     "lookahead": {"block_length": 4, "lookahead": 3},
     "window": {"lookahead": 5},
+    "noise": {"temperature": 0.7},
+    "noise in blocks": {"temperature": 2.0, "block_length": 4, "lookahead": 3},
 }
 
 
@@ -70,8 +74,11 @@ def decode(model: Transformer, case: Case, scheduler: object, new: int = 40, **o
     """What came of four ragged prompts, three of them at a time."""
     prompts = [ids_of(case, n, seed=n) for n in (9, 1, 17, 4)]
     known = Vocabulary(case.vocab_size, range(0, 200, 5), range(100, 104))
-    state = last(lsp.decode(model, prompts, new, scheduler, known, lsp.Options(**options), batch_size=3))
-    return [(c.run.tolist(), c.committed_in.tolist(), c.passes, c.positions) for c in state.canvases]
+    given = {"seeds": [2**63, 5, -6, 5], "batch_size": 3, "logprobs": bool(options.pop("logprobs", False))}
+    state = last(lsp.decode(model, prompts, new, scheduler, known, lsp.Options(**options), **given))
+    logprobs = [None if c.logprobs is None else c.logprobs[c.prompt_length : c.end].tolist() for c in state.canvases]
+    seen = [(c.run.tolist(), c.committed_in.tolist(), c.passes, c.positions) for c in state.canvases]
+    return list(zip(seen, logprobs, strict=True))
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -81,9 +88,10 @@ def test_a_replayed_pass_is_the_padded_pass(
 ) -> None:
     if isinstance(SCHEDULERS[name], lsp.Prophet) and "lookahead" in options:
         pytest.skip("Prophet looks at every mask")
-    replayed = decode(model, case, SCHEDULERS[name], graph=True, **options)
+    given = {"graph": True, "logprobs": "block_length" in options, **options}
+    replayed = decode(model, case, SCHEDULERS[name], **given)
     monkeypatch.setattr(graphs, "capture", lambda run, device: run)
-    assert replayed == decode(model, case, SCHEDULERS[name], graph=True, **options)
+    assert replayed == decode(model, case, SCHEDULERS[name], **given)
     if options != OPTIONS["refresh scattered"]:  # where a scheduler that scatters computes everything anew
         assert captured.replays > captured.captures > 0
 
@@ -101,19 +109,25 @@ def test_the_embedded_model_gives_the_same_texts(captured: Counted) -> None:
     assert captured.replays > 0
 
 
-def test_a_trace_asks_a_second_time_and_sees_the_same(captured: Counted) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_trace_asks_a_second_time_and_sees_the_same(captured: Counted, temperature: float) -> None:
     model, prompt = lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n"
-    (replayed,), (plain,) = (lsp.trace(model, prompt, max_new_tokens=48, graph=graph) for graph in (True, False))
+    given = {"max_new_tokens": 48, "temperature": temperature}
+    (replayed,), (plain,) = (lsp.trace(model, prompt, graph=graph, **given) for graph in (True, False))
     assert [step.written for step in replayed.steps] == [step.written for step in plain.steps]
+    assert [step.tokens for step in replayed.steps] == [step.tokens for step in plain.steps]
     assert captured.replays > 0
 
 
 @pytest.mark.real_gpu
-def test_on_a_gpu_a_replayed_pass_is_the_padded_pass(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lsp.load(folder, dtype=torch.bfloat16, device="cuda")
-    replayed = decode(model, case, lsp.LongestStablePrefix.paper(), graph=True)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_on_a_gpu_a_replayed_pass_is_the_padded_pass(
+    folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    model, given = lsp.load(folder, dtype=torch.bfloat16, device="cuda"), {"graph": True, "temperature": temperature}
+    replayed = decode(model, case, lsp.LongestStablePrefix.paper(), **given)
     monkeypatch.setattr(graphs, "capture", lambda run, device: run)
-    assert replayed == decode(model, case, lsp.LongestStablePrefix.paper(), graph=True)
+    assert replayed == decode(model, case, lsp.LongestStablePrefix.paper(), **given)
 
 
 def test_a_scheduler_that_asks_nothing_still_fills_the_cache(model: Transformer, case: Case, captured: Counted) -> None:
@@ -146,9 +160,9 @@ def test_a_bucket_holds_its_tokens_and_wastes_little(n: int) -> None:
     assert bucket(bucket(n)) == bucket(n)
 
 
-@pytest.mark.parametrize("options", [{"cache": "none"}, {"refresh_every": 1}, {"temperature": 0.5}])
+@pytest.mark.parametrize("options", [{"cache": "none"}, {"refresh_every": 1}])
 def test_what_cannot_be_captured_is_refused(options: dict) -> None:
-    with pytest.raises(ValueError, match="Invalid graph: expected a cache and temperature 0, got"):
+    with pytest.raises(ValueError, match="Invalid graph: expected a cache, got none"):
         lsp.Options(graph=True, **options)
     with pytest.raises(TypeError, match="Invalid graph: expected True or False, got 1"):
         lsp.Options(graph=1)
@@ -212,6 +226,19 @@ def test_the_simulation_notices_lengths_that_are_uploaded_anew(
     monkeypatch.setattr(Tables, "filled", elsewhere)
     with pytest.raises(lsp.DecodingError, match="memory freed since the capture"):
         lsp.generate(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n", max_new_tokens=48, graph=True)
+
+
+def test_noise_that_is_not_written_before_a_replay_shows(captured: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompt = lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n"
+    given = {"max_new_tokens": 48, "temperature": 9.0, "scheduler": lsp.FixedPrefix(1), "stop_early": False}
+    whole = graphs.Inputs.fill
+
+    def stale(self: graphs.Inputs, batch: Batch, question: Question, *sizes: int, **more: int) -> None:
+        whole(self, batch, question._replace(noise=None), *sizes, **more)
+
+    monkeypatch.setattr(graphs.Inputs, "fill", stale)
+    replayed, plain = (lsp.generate(model, prompt, graph=graph, **given) for graph in (True, False))
+    assert replayed[0].tokens != plain[0].tokens
 
 
 def test_the_simulation_notices_a_number_that_was_captured(captured: Counted, monkeypatch: pytest.MonkeyPatch) -> None:

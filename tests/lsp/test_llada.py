@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import lsp
 from lsp.integrations.llada import generate
 from lsp_kernels import PrefixRule, Vocabulary
+from tests import oracle
 from tests.lsp.foreign import (
     GUARDED,
     MASK,
@@ -108,6 +109,35 @@ def test_llada_samples_from_the_global_generator() -> None:
     assert not torch.equal(texts[0], texts[2])
 
 
+@torch.no_grad()
+def test_llada_samples_and_ranks_as_its_own_loop_does_with_this_noise() -> None:
+    """The largest noisy logit is drawn; the most confident one, by the probability without noise, is committed."""
+    model, prompt, temperature, length = Masked(5), prompt_of(2, 5), 4.0, 6
+    torch.manual_seed(3)
+    x = generate(
+        model, prompt, gen_length=length, block_length=length, temperature=temperature, mask_id=MASK,
+        scheduler=lsp.TopK(1),
+    )  # fmt: skip
+    torch.manual_seed(3)
+    seeds = torch.randint(2**63 - 1, (2,)).tolist()
+    differs = 0
+    for row, ids, seed in zip(x, canvas_of(prompt, length), seeds, strict=True):
+        for number in range(length):
+            logits = model(ids[None]).logits[0].double()
+            logits[:, MASK] = -torch.inf
+            best: dict[int, tuple[float, int]] = {}
+            for p in (ids == MASK).nonzero()[:, 0].tolist():
+                draw = oracle.Draw(temperature, seed, p, number)
+                noise = torch.tensor([oracle.gumbel(draw, token) for token in range(SIZE)], dtype=torch.float64)
+                token = int((logits[p] + temperature * noise).argmax())
+                best[p] = float(logits[p].log_softmax(0)[token]), token
+                differs += token != int(logits[p].argmax())
+            p = max(best, key=lambda p: best[p][0])
+            ids[p] = best[p][1]
+        assert torch.equal(row, ids)
+    assert differs > 5
+
+
 def test_what_llada_cannot_do_is_refused() -> None:
     model, prompt = Masked(), prompt_of(2, 5)
     padded = torch.ones_like(prompt)
@@ -115,7 +145,7 @@ def test_what_llada_cannot_do_is_refused() -> None:
     given = {"model": model, "prompt": prompt, "gen_length": 8, "block_length": 8, "mask_id": MASK}
     for name, value, message in [
         REFUSED["random"],
-        ("temperature", -1.0, "Invalid temperature: expected a .*number >= 0, got -1.0"),
+        ("temperature", -1.0, "Invalid temperature: expected a number from 0 to 1e30, got -1.0"),
         ("cfg_scale", 1.5, "Invalid cfg_scale: expected 0, as there is no guidance here, got 1.5"),
         ("attention_mask", padded, "Invalid attention_mask: expected padding on the left only, got zeros after ones"),
         ("attention_mask", padded[:, 1:], r"Invalid shape of attention_mask: expected \[2, 5\] as the prompt"),

@@ -9,6 +9,7 @@ import pytest
 
 import lsp
 from lsp_kernels import PrefixRule, Vocabulary
+from tests import oracle
 from tests.lsp.recorder import SCHEDULERS, Recorder, commits, last, scripted
 
 SIZE, OPEN = 20, 19  # ids 0 to 18, and the mask
@@ -201,21 +202,44 @@ def test_temperature_samples_from_the_softmax() -> None:
     assert np.abs(found[:4] - weights / weights.sum()).max() < 4 * (0.25 / count) ** 0.5
 
 
-def test_noise_depends_on_seed_step_and_position() -> None:
+@pytest.mark.parametrize("seeds", [[3, 4, 3], [-1, 2**64 - 1, 2**63], [-(2**63), 2**32, 2**32 + 1]], ids=str)
+def test_noise_is_that_of_the_seed_the_position_and_the_pass_of_the_sequence(seeds: list[int]) -> None:
+    """On flat logits the noise alone decides: all of it is the oracle's, also when sequences begin in later passes."""
     flat = lambda ids: np.zeros((len(ids), SIZE), dtype=np.float32)  # noqa: E731
-    model, known, options = scripted(flat, SIZE, OPEN), Vocabulary(SIZE, [2]), lsp.Options(temperature=1.0)
+    known, options = Vocabulary(SIZE, [2]), lsp.Options(temperature=0.7)
+    prompts = [[15], [15, 16], [15] * 5]
 
-    def tokens(seeds: list[int], at_once: int = 40) -> list[list[int]]:
-        state = last(lsp.decode(model, [[15]] * len(seeds), 40, lsp.FixedPrefix(at_once), known, options, seeds))
-        return [canvas.run.tolist() for canvas in state.canvases]
+    def noisiest(seed: int, position: int, number: int) -> int:
+        draw = oracle.Draw(1.0, seed, position, number)
+        return max(range(OPEN), key=lambda token: oracle.gumbel(draw, token))
 
-    first, second, third = tokens([3, 4, 3])
-    assert first == third == tokens([3])[0]
-    assert sum(a == b for a, b in zip(first, second, strict=True)) < 15
-    assert len(set(first)) > 10  # every position has its own
-    by_steps = tokens([3], at_once=20)[0]
-    assert by_steps[:20] == first[:20]
-    assert sum(a == b for a, b in zip(by_steps[20:], first[20:], strict=True)) < 10
+    for seats in (1, 2, 3):
+        model = scripted(flat, SIZE, OPEN)
+        state = last(lsp.decode(model, prompts, 20, lsp.FixedPrefix(8), known, options, seeds, seats))
+        for prompt, seed, canvas in zip(prompts, seeds, state.canvases, strict=True):
+            assert canvas.run.tolist() == [noisiest(seed, len(prompt) + i, i // 8) for i in range(20)]
+
+
+def test_confidence_is_that_of_the_drawn_token_without_noise() -> None:
+    """And margins are those of the noisy logits."""
+    z = np.array([1.0, 0.5, 0.0, -0.5, 9.0], dtype=np.float32)
+    seen = []
+
+    def look(step: lsp.Step) -> list[lsp.Chosen]:
+        masks = [canvas.masks for canvas in step.canvases]
+        seen.extend(step.stats(masks))
+        return [(where, stats.tokens) for where, stats in zip(masks, seen, strict=True)]
+
+    model = scripted(lambda ids: np.tile(z, (len(ids), 1)), 5, 4)
+    last(lsp.decode(model, [[0]], 30, look, Vocabulary(5), lsp.Options(temperature=2.0), [8]))
+    (stats,) = seen
+    rows = [oracle.score_row(z.tolist(), {4}, oracle.Draw(2.0, 8, 1 + i, 0)) for i in range(30)]
+    assert stats.tokens.tolist() == [row.token for row in rows]
+    np.testing.assert_allclose(stats.margins, [row.margin for row in rows], atol=1e-4)
+    np.testing.assert_allclose(stats.log_odds, [row.log_odds for row in rows], atol=1e-5)
+    weights = np.exp(z[:4].astype(np.float64))
+    np.testing.assert_allclose(stats.confidence, (weights / weights.sum())[stats.tokens], atol=1e-6)
+    assert set(stats.tokens.tolist()) == {0, 1, 2, 3}
 
 
 def test_nothing_to_do_takes_no_pass() -> None:
@@ -247,7 +271,8 @@ def test_an_empty_prompt_works_unless_logits_are_shifted() -> None:
         ({"cache": "block", "block_length": 4, "refresh_scattered": True}, "Invalid cache: 'block' expects"),
         ({"temperature": -1.0}, "Invalid temperature"),
         ({"temperature": float("nan")}, "Invalid temperature"),
-        ({"temperature": float("inf")}, "Invalid temperature: expected a finite number"),
+        ({"temperature": float("inf")}, "Invalid temperature: expected a number from 0 to 1e30, got inf"),
+        ({"temperature": 1e31}, "Invalid temperature: expected a number from 0 to 1e30, got 1e\\+31"),
     ],
 )
 def test_options_that_make_no_sense_are_named(options: dict, message: str) -> None:

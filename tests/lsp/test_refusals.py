@@ -44,15 +44,18 @@ def out_of_memory(_: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("scheduler", [lsp.FixedPrefix(2), lsp.Threshold(), lsp.LongestStablePrefix()], ids=repr)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
-def test_logits_that_are_all_infinite_are_an_error_as_nan_is(value: float, scheduler: lsp.Scheduler) -> None:
+def test_logits_that_are_all_infinite_are_an_error_as_nan_is(
+    value: float, temperature: float, scheduler: lsp.Scheduler
+) -> None:
     forward = fails_after(1, lambda ids: torch.full((1, ids.size(1), SIZE), value))
     slow = lsp.Custom(lambda step: [(where[:2], tokens[:2]) for where, tokens in scheduler(step)])
     with pytest.raises(
         lsp.DecodingError, match="infinite logits in sequence 0, pass 1; nothing of this pass"
     ) as caught:
-        lsp.generate(model(forward), [1], max_new_tokens=6, scheduler=slow)
-    assert len(caught.value.progress.canvases[0].run) > 0
+        lsp.generate(model(forward), [1], max_new_tokens=6, scheduler=slow, temperature=temperature)
+    assert (~caught.value.progress.canvases[0].masked[1:]).sum() > 0
 
 
 def test_a_tie_of_finite_logits_is_no_error() -> None:
@@ -162,6 +165,20 @@ def test_a_prompt_that_is_none_is_named(prompts: object, message: str) -> None:
 def test_every_prompt_needs_a_seed() -> None:
     with pytest.raises(ValueError, match="Invalid seeds: expected one for each of the 2 prompts, got 1"):
         next(lsp.decode(model(), [[1], [1]], 2, lsp.Full(), Vocabulary(SIZE), lsp.Options(temperature=1.0), [5]))
+
+
+@pytest.mark.parametrize(
+    ("seed", "error", "message"),
+    [
+        (2**64, ValueError, r"Invalid seeds\[1\]: expected 64 bits, got 18446744073709551616"),
+        (-(2**63) - 1, ValueError, r"Invalid seeds\[1\]: expected 64 bits, got -9223372036854775809"),
+        (0.5, TypeError, r"Invalid seeds\[1\]: expected an integer, got 0.5"),
+        (True, TypeError, r"Invalid seeds\[1\]: expected an integer, got True"),
+    ],
+)
+def test_a_seed_has_64_bits(seed: object, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        lsp.generate(model(), [[1], [1]], seed=[5, seed], max_new_tokens=2)
 
 
 def test_options_that_a_scheduler_cannot_work_with_are_refused_before_the_first_pass() -> None:

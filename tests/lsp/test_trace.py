@@ -36,6 +36,11 @@ def example(model: Transformer) -> Trace:
     return lsp.trace(model, "Use 3, 5 and 7 to make 15.\n", max_new_tokens=24)[0]
 
 
+def test_a_trace_refuses_log_probabilities_which_it_would_drop(model: Transformer) -> None:
+    with pytest.raises(TypeError, match="Invalid logprobs: not supported in a trace"):
+        lsp.trace(model, "Use 3, 5 and 7 to make 15.\n", max_new_tokens=4, logprobs=True)
+
+
 @pytest.mark.parametrize("options", LOOPS, ids=str)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_commits_are_those_of_a_run_without_a_trace(model: Transformer, name: str, options: dict[str, object]) -> None:
