@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #if defined(__clang__)
 #define LSP_PRAGMA(text) _Pragma(#text)

@@ -12,9 +12,10 @@ constexpr int VECS = 2;  // vectors of a panel of rows: tile * vectors accumulat
 constexpr int TILE = LSP_ISA_BITS == 512 ? 12 : LSP_ISA_BITS ? 6 : 2;  // ids at once, for a full panel
 constexpr int TALL = LSP_ISA_BITS ? 12 : 2;                            // for a panel of one vector
 constexpr int WIDTH = VECS * LANES;
-constexpr int FEW = LSP_ISA_BITS ? 4 : 0;  // rows for which ids are in the lanes
+constexpr int FEW = 4;                                   // rows for which ids are in the lanes,
+constexpr int GROUPS = LSP_ISA_BITS == 512 ? 3 : 2;      // and vectors of ids then
 constexpr int64_t STRETCH = 64;            // factors between two prefetches
-static_assert(IDS % TILE == 0 && IDS % TALL == 0 && IDS % LANES == 0 && IDS % 4 == 0);
+static_assert(IDS % TILE == 0 && IDS % TALL == 0 && IDS % (GROUPS * LANES) == 0 && IDS % 4 == 0);
 
 inline int64_t padded_rows(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
@@ -27,12 +28,12 @@ struct Head {
   const int64_t padded = padded_rows(task.count);
   const int64_t chunk = chunk_of(task.size);
 
-  static int64_t factors_in(int64_t n) { return (n + PER_FACTOR - 1) / PER_FACTOR; }
+  static int64_t factors_of_values(int64_t n) { return (n + PER_FACTOR - 1) / PER_FACTOR; }
 
   // Puts the values [begin, begin + n) of rows side by side, panel after panel; lanes without a row hold zero. An odd last
   // value is paired with zero.
   static void pack(const T* const* rows, int64_t count, int64_t begin, int64_t n, float* packed) {
-    const int64_t depth = factors_in(n), padded = padded_rows(count);
+    const int64_t depth = factors_of_values(n), padded = padded_rows(count);
     auto* out = reinterpret_cast<F*>(packed);
     for (int64_t row = 0; row < padded; ++row) {
       F* to = out + row / WIDTH * WIDTH * depth + row % WIDTH;
@@ -65,10 +66,10 @@ struct Head {
       if (task.stride % 2 == 0 && n % 2 == 0) return reinterpret_cast<const F*>(from);
     }
     auto* out = memory.weights.data();
-    stride = factors_in(DEPTH);
+    stride = factors_of_values(DEPTH);
     for (int64_t m = 0; m < count; ++m, from += task.stride) {
       if constexpr (PER_FACTOR == 2) {
-        out[m * stride + factors_in(n) - 1] = 0;
+        out[m * stride + factors_of_values(n) - 1] = 0;
         std::memcpy(out + m * stride, from, 2 * n);
       } else {
         int64_t i = 0;
@@ -85,9 +86,8 @@ struct Head {
     Vec sum[M][N];
     for (int m = 0; m < M; ++m)
       for (int n = 0; n < N; ++n) sum[m][n] = splat(0.0f);
-    // The first panel fetches the next ids, a little at a time: all at once would stall.
     for (int64_t k = 0; k < depth; k += STRETCH) {
-      if (next) prefetch_rows(next + k * PER_FACTOR, task.stride, M, STRETCH * PER_FACTOR);
+      if (next) prefetch_rows<2>(next + k * PER_FACTOR, task.stride, M, std::min(STRETCH, depth - k) * PER_FACTOR);
       multiply(sum, weights + k, stride, 1, panel + k * N * LANES, N * LANES, std::min(STRETCH, depth - k));
     }
     for (int m = 0; m < M; ++m) {
@@ -98,25 +98,68 @@ struct Head {
     }
   }
 
+  // Where the weights of `count` ids are that are needed after these n values of as many ids, or nullptr. The first panel
+  // fetches them, a little at a time: all at once would stall.
+  const T* after(int64_t id, int64_t count, int64_t begin, int64_t n) const {
+    if (begin + n < task.size && (begin + n) % chunk) return weight_of(id, begin + n);
+    return id + IDS + count <= task.end ? weight_of(id + IDS, begin / chunk * chunk) : nullptr;
+  }
+
   // The same for all tiles of some ids.
   template <int M, int N>
   void add_tiles(int64_t id, int64_t count, int64_t begin, int64_t n, const F* weights, int64_t stride, const F* panel,
                  bool fetch, float* logits) const {
     int64_t m = 0;
     for (; m + M <= count; m += M) {
-      const T* next = fetch && id + m + 2 * M <= task.end ? weight_of(id + m + M, begin) : nullptr;
-      add_panel<M, N>(weights + m * stride, stride, panel, factors_in(n), next, logits + m * padded, begin == 0);
+      const T* next = fetch ? after(id + m, M, begin, n) : nullptr;
+      add_panel<M, N>(weights + m * stride, stride, panel, factors_of_values(n), next, logits + m * padded, begin == 0);
     }
     for (; m < count; ++m)
-      add_panel<1, N>(weights + m * stride, stride, panel, factors_in(n), nullptr, logits + m * padded, begin == 0);
+      add_panel<1, N>(weights + m * stride, stride, panel, factors_of_values(n), nullptr, logits + m * padded, begin == 0);
+  }
+
+  // The same for GROUPS vectors of ids and R rows, which are the first in the lanes of the panel.
+  template <int R>
+  void add_few(int64_t id, int64_t begin, int64_t n, const F* panel, float* logits) const {
+    Vec sum[GROUPS][R];
+    for (auto& group : sum)
+      for (Vec& x : group) x = splat(0.0f);
+    const T* next = after(id, GROUPS * LANES, begin, n);
+    for (int64_t k = 0; k < n; k += LANES * PER_FACTOR, panel += LANES * LANES) {
+      if (next && k % 64 == 0) prefetch_rows<2>(next + k, task.stride, GROUPS * LANES, std::min<int64_t>(64, n - k));
+#pragma GCC unroll 4
+      for (int g = 0; g < GROUPS; ++g) {
+        Vec w[LANES];
+        for (int i = 0; i < LANES; ++i) w[i] = load_factors(weight_of(id + g * LANES + i, begin + k), F());
+        transpose(w);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; ++i)
+          for (int r = 0; r < R; ++r) sum[g][r] = fma(splat(panel + i * LANES + r), factors_in(w[i], F()), sum[g][r]);
+      }
+    }
+    for (int g = 0; g < GROUPS; ++g) {
+      for (int r = 0; r < R; ++r) {
+        float lane[LANES];
+        store(lane, sum[g][r]);
+        for (int i = 0; i < LANES; ++i) {
+          float& at = logits[(g * LANES + i) * padded + r];
+          at = begin ? at + lane[i] : lane[i];
+        }
+      }
+    }
   }
 
   // Adds the products of the values [begin, begin + n) to the logits of `count` ids; `hidden` are the chunk's rows.
   void add_ids(int64_t id, int64_t count, int64_t begin, int64_t n, const F* hidden, float* logits) const {
+    const int64_t in_chunk = std::min(chunk, task.size - begin / chunk * chunk);
+    const int64_t depth = factors_of_values(in_chunk), at = begin % chunk / PER_FACTOR;
+    for (; task.count <= FEW && n % (LANES * PER_FACTOR) == 0 && count >= GROUPS * LANES; count -= GROUPS * LANES) {
+      with_constant<FEW>(task.count, [&](auto r) { add_few<decltype(r)::value>(id, begin, n, hidden + at * LANES, logits); });
+      id += GROUPS * LANES, logits += GROUPS * LANES * padded;
+    }
+    if (count == 0) return;
     int64_t stride;
     const F* weights = factors_of(id, count, begin, n, stride);
-    const int64_t in_chunk = std::min(chunk, task.size - begin / chunk * chunk);
-    const int64_t depth = factors_in(in_chunk), at = begin % chunk / PER_FACTOR;
     for (int64_t row = 0; row < padded; row += WIDTH) {
       const F* panel = hidden + row * depth;
       if (padded - row >= WIDTH) {

@@ -4,11 +4,17 @@
 using Pair = uint32_t;  // two bfloat16
 #if LSP_ISA_PAIRS
 inline __m512bh load(const Pair* p) { return (__m512bh)_mm512_loadu_si512(p); }
+inline __m512bh factors_in(Vec x, Pair) { return (__m512bh)_mm512_castps_si512(x); }
 inline __m512bh splat(const Pair* p) { return (__m512bh)_mm512_set1_epi32(int(*p)); }
 // both products of every pair, added to one float32
 inline Vec fma(__m512bh a, __m512bh b, Vec c) { return _mm512_dpbf16_ps(c, a, b); }
 #endif
 inline Vec splat(const float* p) { return splat(*p); }
+// A vector of factors as transpose takes it, and back.
+template <class T>
+inline Vec load_factors(const T* p, float) { return load(p); }
+inline Vec load_factors(const BFloat16* p, Pair) { return load(reinterpret_cast<const float*>(p)); }
+inline Vec factors_in(Vec x, float) { return x; }
 
 // Calls f(n), 1 <= n <= MOST, with n as a compile-time constant.
 template <int MOST, class F>
@@ -35,12 +41,13 @@ inline void multiply(Vec (&sum)[M][N], const A* a, int64_t a_row, int64_t a_col,
   }
 }
 
-// Prefetches `rows` rows of n values: the processor's own prefetchers do not follow rows that are a few lines long.
-template <class A>
+// Prefetches `rows` rows of n values: the processor's own prefetchers do not follow rows that are a few lines long. LEVEL is
+// 3 for the L1 cache and 2 for the L2 cache.
+template <int LEVEL = 3, class A>
 inline void prefetch_rows(const A* x, int64_t stride, int64_t rows, int64_t n) {
 #if defined(__GNUC__)
   for (int64_t row = 0; row < rows; ++row)
-    for (int64_t i = 0; i < n; i += 64 / sizeof(A)) __builtin_prefetch(x + row * stride + i);
+    for (int64_t i = 0; i < n; i += 64 / sizeof(A)) __builtin_prefetch(x + row * stride + i, 0, LEVEL);
 #endif
 }
 

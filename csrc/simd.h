@@ -6,6 +6,7 @@
 //   scale2    p * 2^k, for k held in the low bits of the float `biased` (see exp)
 //   Ints      32-bit integers              Wide            64-bit slots, two lanes each, of which often the low half counts
 //   pair      low halves of two Wide, lane by lane in turns: the slots of `low` give the even lanes
+//   transpose lane j of x[i] becomes lane i of x[j]
 //   in_order  the four words of each slot side by side: first those of the even slots, then those of the odd ones
 
 #if LSP_ISA_BITS == 512
@@ -50,6 +51,20 @@ inline uint16_t bits_of(float x, Half) {
 inline Vec scale2(Vec p, Vec biased) {
   return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(biased), 23)));
+}
+inline void transpose(Vec (&x)[16]) {
+  Vec a[16], b[16];
+  for (int i = 0; i < 16; i += 2) a[i] = _mm512_unpacklo_ps(x[i], x[i + 1]), a[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+  for (int i = 0; i < 16; i += 4) {  // b[i + j]: columns j, j + 4, j + 8, j + 12 of rows i to i + 3
+    b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44), b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+    b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44), b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+  }
+  for (int j = 0; j < 4; ++j) {
+    const Vec left = _mm512_shuffle_f32x4(b[j], b[j + 4], 0x88), right = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0x88);
+    x[j] = _mm512_shuffle_f32x4(left, right, 0x88), x[j + 8] = _mm512_shuffle_f32x4(left, right, 0xdd);
+    const Vec odd_left = _mm512_shuffle_f32x4(b[j], b[j + 4], 0xdd), odd_right = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0xdd);
+    x[j + 4] = _mm512_shuffle_f32x4(odd_left, odd_right, 0x88), x[j + 12] = _mm512_shuffle_f32x4(odd_left, odd_right, 0xdd);
+  }
 }
 using Ints = __m512i;
 using Wide = __m512i;
@@ -126,6 +141,16 @@ inline uint16_t bits_of(float x, Half) {
 inline Vec scale2(Vec p, Vec biased) {
   return _mm256_castsi256_ps(
       _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(biased), 23)));
+}
+inline void transpose(Vec (&x)[8]) {
+  Vec a[8], b[8];
+  for (int i = 0; i < 8; i += 2) a[i] = _mm256_unpacklo_ps(x[i], x[i + 1]), a[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  for (int i = 0; i < 8; i += 4) {  // b[i + j]: columns j and j + 4 of rows i to i + 3
+    b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44), b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+    b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44), b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+  }
+  for (int j = 0; j < 4; ++j)
+    x[j] = _mm256_permute2f128_ps(b[j], b[j + 4], 0x20), x[j + 4] = _mm256_permute2f128_ps(b[j], b[j + 4], 0x31);
 }
 using Ints = __m256i;
 using Wide = __m256i;
@@ -206,6 +231,10 @@ inline Vec scale2(Vec p, Vec biased) {
   for (int i = 0; i < LANES; ++i) a[i] += k[i] << 23;
   std::memcpy(p.lane, a, sizeof a);
   return p;
+}
+inline void transpose(Vec (&x)[LANES]) {
+  for (int i = 0; i < LANES; ++i)
+    for (int j = 0; j < i; ++j) std::swap(x[i].lane[j], x[j].lane[i]);
 }
 struct Ints {
   uint32_t lane[LANES];

@@ -11,35 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lsp_kernels
-from lsp_kernels import PrefixRule, Vocabulary
+from lsp_kernels import Noise, PrefixRule, Vocabulary
+from tests.kernels.by_identity import ByIdentity
 from tests.strategies import DTYPES, CommitCase, cases
 from tests.support import check_commit, check_stats, examples, ints, same
-
-
-class ByIdentity:
-    """The commit operations on given logits, by the head operations: hidden states of zeros and a one pick a column.
-
-    Every product and sum is exact, so the results are those of the logits bit for bit.
-    """
-
-    def __init__(self, backend: object) -> None:
-        self.backend = backend
-
-    @staticmethod
-    def factors(logits: Tensor) -> tuple[Tensor, Tensor]:
-        rows = logits.reshape(math.prod(logits.shape[:-1]), logits.size(-1))
-        size = max(len(rows), 1)
-        hidden = torch.eye(size, dtype=logits.dtype)[: len(rows)]
-        hidden[rows.isnan().all(-1)] = math.nan
-        weight = torch.zeros(logits.size(-1), size, dtype=logits.dtype)
-        weight[:, : len(rows)] = rows.nan_to_num(0.0).T
-        return hidden.view(*logits.shape[:-1], size), weight
-
-    def commit_prefix(self, logits: Tensor, **arguments: object) -> lsp_kernels.Commit:
-        return self.backend.linear_commit_prefix(*self.factors(logits), **arguments)
-
-    def token_stats(self, logits: Tensor, **arguments: object) -> lsp_kernels.TokenStats:
-        return self.backend.linear_token_stats(*self.factors(logits), **arguments)
 
 
 @examples(300)
@@ -49,9 +24,9 @@ def test_commit_agrees_with_the_enumeration_of_thresholds(backend, case: CommitC
 
 
 @examples(200)
-@given(case=cases(most=10, finite=True))
-def test_stats_agree_with_the_definition(backend, case: CommitCase) -> None:
-    check_stats(ByIdentity(backend), case)
+@given(case=cases(most=10, finite=True), entropy=st.booleans())
+def test_stats_agree_with_the_definition(backend, case: CommitCase, entropy: bool) -> None:
+    check_stats(ByIdentity(backend), case, entropy=entropy)
 
 
 def factors(rows: int, size: int, ids: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -63,7 +38,7 @@ def check_products(stats: lsp_kernels.TokenStats, hidden: Tensor, weight: Tensor
     """Every result is that of exact logits, but for the error that the docstring states."""
     logits = hidden.double() @ weight.double().T + (0 if bias is None else bias.double())
     bound = hidden.size(-1) * 2**-23 * hidden.double().norm(dim=-1, keepdim=True) * weight.double().norm(dim=-1)
-    worst = bound.amax(-1)
+    worst = (bound + (0 if bias is None else 2**-23 * logits.abs())).amax(-1)  # adding the bias rounds once more
     top = logits.topk(2)
     for got, expected in ((stats.top1, top.values[..., 0]), (stats.top2, top.values[..., 1])):
         assert ((got.double() - expected).abs() <= worst + 1e-30).all()
@@ -154,11 +129,23 @@ def test_results_do_not_depend_on_the_threads(backend) -> None:
             same(got, expected)
 
 
-def test_operators_pass_opcheck_and_compile_as_one_graph() -> None:
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 9, 40, 300])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_does_not_depend_on_those_beside_it(backend, rows: int, dtype: torch.dtype) -> None:
+    if backend is lsp_kernels.reference:
+        pytest.skip("torch's own products depend on the batch")
+    hidden, weight = factors(300, 600, 700, dtype)
+    whole = backend.linear_token_stats(hidden, weight, entropy=True)
+    for got, expected in zip(backend.linear_token_stats(hidden[:rows], weight, entropy=True), whole, strict=True):
+        same(got, None if expected is None else expected[:rows])
+
+
+@pytest.mark.parametrize("noise", [None, Noise(0.7, 3, torch.arange(6)).table], ids=["greedy", "noise"])
+def test_operators_pass_opcheck_and_compile_as_one_graph(noise: Tensor | None) -> None:
     hidden, weight = factors(6, 16, 50, torch.float32)
     rule = PrefixRule(snap=False)
-    stats = (hidden, weight, None, None, None, 0, 3, None, False, None, None)
-    commit = (hidden, weight, None, ints(0, 2, 6), None, None, None, None, 0, *rule.arguments, None, False, None, None)
+    stats = (hidden, weight, None, None, None, 0, 3, noise, True, None, None)
+    commit = (hidden, weight, None, ints(0, 2, 6), None, None, None, None, 0, *rule.arguments, noise, True, None, None)
     torch.library.opcheck(torch.ops.lsp.linear_token_stats.default, stats)
     torch.library.opcheck(torch.ops.lsp.linear_commit_prefix.default, commit)
 

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from lsp_kernels import Vocabulary
 from tests.strategies import DTYPES, CommitCase, cases
@@ -14,9 +15,9 @@ from tests.support import check_stats, examples, same
 
 
 @examples(400)
-@given(case=cases(most=10))
-def test_stats_agree_with_the_definition(backend, case: CommitCase) -> None:
-    check_stats(backend, case)
+@given(case=cases(most=10), entropy=st.booleans())
+def test_stats_agree_with_the_definition(backend, case: CommitCase, entropy: bool) -> None:
+    check_stats(backend, case, entropy=entropy)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -31,6 +32,16 @@ def test_log_odds_keep_their_precision_over_a_large_vocabulary(backend, dtype: t
     others = truth.scatter(1, stats.tokens[:, None], -math.inf)
     expected = (truth.amax(1) - others.logsumexp(1)).clamp(max=80).float()
     torch.testing.assert_close(stats.log_odds, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_entropy_keeps_its_precision_over_a_large_vocabulary(backend, dtype: torch.dtype) -> None:
+    logits = torch.randn(4, 126464).to(dtype)
+    logits[1] *= 8
+    logits[2, 77] = 20
+    logits[3] = 1.5  # all equal
+    truth = torch.special.entr(logits.double().softmax(-1)).sum(-1).float()
+    torch.testing.assert_close(backend.token_stats(logits, entropy=True).entropy, truth, rtol=1e-5, atol=1e-5)
 
 
 def test_log_odds_rank_rows_whose_probability_rounds_to_one(backend) -> None:

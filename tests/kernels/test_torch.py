@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lsp_kernels
-from lsp_kernels import PrefixRule, Vocabulary, commit_prefix, select_prefix, token_stats
+from lsp_kernels import Noise, PrefixRule, Vocabulary, commit_prefix, select_prefix, token_stats
 from lsp_kernels._ops import rule_arguments
 from tests.support import same
 
@@ -17,21 +17,27 @@ VOCABULARY = Vocabulary(50, delimiters=range(0, 50, 3), stops=[49], suppress=[7]
 BORDERS = torch.tensor([0, 5, 5, 12], dtype=torch.int32)
 
 
+def there(results: tuple[torch.Tensor | None, ...]) -> list[torch.Tensor]:
+    """What was asked for."""
+    return [result for result in results if result is not None]
+
+
 def score(logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
     commit = commit_prefix(logits, BORDERS, rule=RULE, vocabulary=VOCABULARY)
     lengths, finished = select_prefix(commit.margins, commit.tokens, BORDERS, rule=RULE, vocabulary=VOCABULARY)
     stats = token_stats(logits, vocabulary=VOCABULARY)
-    return (*commit, lengths, finished, *stats, stats.confidence)
+    return (*there(commit), lengths, finished, *there(stats), stats.confidence)
 
 
+@pytest.mark.parametrize("noise", [None, Noise(0.7, 3, torch.arange(12)).table], ids=["greedy", "noise"])
 @pytest.mark.parametrize("gradient", [False, True])
-def test_opcheck(gradient: bool) -> None:
+def test_opcheck(gradient: bool, noise: torch.Tensor | None) -> None:
     logits = torch.randn(12, 50, requires_grad=gradient)
     margins, tokens = torch.rand(12, requires_grad=gradient), torch.randint(50, (12,))
     rule = rule_arguments(RULE)
     tables = VOCABULARY.tables
     for op, arguments in {
-        torch.ops.lsp.token_stats: (logits, *tables, 0, None, True, None, None),
+        torch.ops.lsp.token_stats: (logits, *tables, 0, noise, True, None, None),
         torch.ops.lsp.select_prefix: (
             margins,
             tokens,
@@ -41,7 +47,7 @@ def test_opcheck(gradient: bool) -> None:
             VOCABULARY.flags,
             *rule,
         ),
-        torch.ops.lsp.commit_prefix: (logits, BORDERS, None, None, *tables, *rule, None, True, None, None),
+        torch.ops.lsp.commit_prefix: (logits, BORDERS, None, None, *tables, *rule, noise, True, None, None),
     }.items():
         torch.library.opcheck(op.default, arguments)
 
@@ -65,18 +71,15 @@ def test_reference_compiles_as_one_graph() -> None:
 def test_meta_tensors_give_the_shapes_of_real_ones() -> None:
     for shape in [(12, 50), (2, 6, 50)]:
         rule, real = PrefixRule(snap=False), torch.randn(shape)
-        meta = [*commit_prefix(real.to("meta"), rule=rule), *token_stats(real.to("meta"))]
-        for a, b in zip(meta, [*commit_prefix(real, rule=rule), *token_stats(real)], strict=True):
+        meta = there((*commit_prefix(real.to("meta"), rule=rule), *token_stats(real.to("meta"))))
+        for a, b in zip(meta, there((*commit_prefix(real, rule=rule), *token_stats(real))), strict=True):
             assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 
 
 def test_outputs_never_require_a_gradient(backend) -> None:
     logits = torch.randn(12, 50, requires_grad=True)
-    outputs = [
-        *backend.token_stats(logits),
-        *backend.commit_prefix(logits, rule=PrefixRule(snap=False)),
-    ]
-    assert not any(output.requires_grad for output in outputs)
+    outputs = (*backend.token_stats(logits), *backend.commit_prefix(logits, rule=PrefixRule(snap=False)))
+    assert not any(output.requires_grad for output in there(outputs))
 
 
 def test_inputs_are_left_as_they_were(backend) -> None:
