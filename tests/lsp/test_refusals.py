@@ -234,7 +234,7 @@ def test_positions_that_a_model_cannot_use_are_not_part_of_its_context() -> None
     config = transformers.RobertaConfig(**size, intermediate_size=32, max_position_embeddings=20, mask_token_id=4)
     roberta = lsp.adapt(transformers.RobertaForMaskedLM(config))
     assert roberta.config.max_length == 18
-    assert len(lsp.generate(roberta, [5] * 10, max_new_tokens=8)[0].tokens) == 8
+    assert len(lsp.generate(roberta, [5] * 10, max_new_tokens=8, stop_early=False)[0].tokens) == 8
     with pytest.raises(ValueError, match=r"expected at most 8 \(prompts\[0\] has 10 tokens, the context 18\), got 9"):
         lsp.generate(roberta, [5] * 10, max_new_tokens=9)
     bert = lsp.adapt(transformers.BertForMaskedLM(transformers.BertConfig(**size, max_position_embeddings=20)))
