@@ -21,14 +21,14 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return c0, c1, c2, c3
 
 
-def random_words(table: Tensor, ids: Tensor) -> Tensor:
-    """The 32-bit integer of every id [V] in every row of `Noise.table` [..., 3], int64 [..., V]."""
+def random_words(table: Tensor, begin: int, count: int) -> Tensor:
+    """The 32-bit integers of the ids from `begin` on in every row of `Noise.table` [..., 3], int64 [..., count]."""
     seed, place = table[..., 0, None], table[..., 1, None]
-    groups, which = torch.unique(ids // 4, return_inverse=True)
+    groups = torch.arange(begin // 4, (begin + count + 3) // 4, device=table.device)
     zero = torch.zeros_like(seed + groups)
     counter = (groups + zero, (place & WORD) + zero, (place >> 32 & WORD) + zero, zero)
     words = torch.stack(philox(counter, ((seed & WORD) + zero, (seed >> 32 & WORD) + zero)), -1)
-    return words[..., which, ids % 4]
+    return words.flatten(-2)[..., begin % 4 : begin % 4 + count]
 
 
 def gumbel(words: Tensor) -> Tensor:
@@ -40,6 +40,5 @@ def gumbel(words: Tensor) -> Tensor:
 
 def add_noise(z: Tensor, table: Tensor, id_offset: int) -> Tensor:
     """Float32 logits [..., V] plus temperature times noise, rounded once."""
-    ids = torch.arange(id_offset, id_offset + z.size(-1), device=z.device)
     temperature = table[..., 2, None].int().view(torch.float32).double()
-    return (z.double() + temperature * gumbel(random_words(table, ids))).float()
+    return (z.double() + temperature * gumbel(random_words(table, id_offset, z.size(-1)))).float()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_million_draws_are_those_of_float64(backend) -> None:
     count = 1_000_000
     noise = Noise(1.0, torch.arange(count) * 0x9E3779B97F4A7C1, torch.arange(count) % 1000, torch.arange(count) % 7)
     found = backend.token_stats(torch.zeros(count, 1), noise=noise).top1.double()
-    exact = definition.gumbel(definition.random_words(noise.table, torch.zeros(1, dtype=torch.int64)))[:, 0]
+    exact = definition.gumbel(definition.random_words(noise.table, 0, 1))[:, 0]
     assert (found - exact).abs().max() < 24 * 2**-20
 
 
@@ -185,10 +186,7 @@ def test_shards_draw_what_the_whole_draws(backend, wrap: Callable[[Any], Any]) -
     server, logits, noise = wrap(backend), torch.randn(7, 3001), Noise(0.8, 3, torch.arange(7))
     whole = server.token_stats(logits, noise=noise, entropy=True)
     borders = [0, 1, 514, 1031, 3001]
-    parts = [
-        server.token_stats(logits[:, a:b], noise=noise, entropy=True, id_offset=a)
-        for a, b in zip(borders, borders[1:], strict=False)
-    ]
+    parts = [server.token_stats(logits[:, a:b], noise=noise, entropy=True, id_offset=a) for a, b in pairwise(borders)]
     merged = merge_token_stats(parts)
     for name in ("tokens", "top1", "top2", "clean"):
         same(getattr(merged, name), getattr(whole, name))
