@@ -14,7 +14,7 @@ constexpr int TALL = LSP_ISA_BITS ? 12 : 2;                            // for a 
 constexpr int WIDTH = VECS * LANES;
 constexpr int FEW = 4;                                   // rows for which ids are in the lanes,
 constexpr int GROUPS = LSP_ISA_BITS == 512 ? 3 : 2;      // and vectors of ids then
-constexpr int64_t STRETCH = 64;            // factors between two prefetches
+constexpr int64_t STRETCH = 64;  // factors between two prefetches
 static_assert(IDS % TILE == 0 && IDS % TALL == 0 && IDS % (GROUPS * LANES) == 0 && IDS % 4 == 0);
 
 inline int64_t padded_rows(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
@@ -23,10 +23,15 @@ template <class T>
 struct Head {
   using F = Factor<T>;
   static constexpr int64_t PER_FACTOR = std::is_same_v<F, Pair> ? 2 : 1;
+  static constexpr int64_t STRIDE = DEPTH / PER_FACTOR;  // from id to id in copies of weights
+  static constexpr int64_t LINE = 64 / sizeof(T);        // values of a cache line
   const Product<T>& task;
   HeadMemory& memory;
   const int64_t padded = padded_rows(task.count);
   const int64_t chunk = chunk_of(task.size);
+  // Ids at once: with a single panel few, so that whole rows of the weight are read one after the other; with more panels so
+  // many that a panel is used often while it is in the L1 cache.
+  const int64_t step = task.count <= FEW ? GROUPS * LANES : padded < WIDTH ? TALL : padded == WIDTH ? TILE : IDS;
 
   static int64_t factors_of_values(int64_t n) { return (n + PER_FACTOR - 1) / PER_FACTOR; }
 
@@ -37,9 +42,9 @@ struct Head {
     auto* out = reinterpret_cast<F*>(packed);
     for (int64_t row = 0; row < padded; ++row) {
       F* to = out + row / WIDTH * WIDTH * depth + row % WIDTH;
-      const int64_t step = std::min<int64_t>(WIDTH, padded - row / WIDTH * WIDTH);
+      const int64_t width = std::min<int64_t>(WIDTH, padded - row / WIDTH * WIDTH);
       if (row >= count) {
-        for (int64_t d = 0; d < depth; ++d) to[d * step] = F(0);
+        for (int64_t d = 0; d < depth; ++d) to[d * width] = F(0);
         continue;
       }
       const T* from = rows[row] + begin;
@@ -47,9 +52,9 @@ struct Head {
         if constexpr (PER_FACTOR == 2) {
           F pair = 0;
           std::memcpy(&pair, from + 2 * d, 2 * d + 1 < n ? 4 : 2);
-          to[d * step] = pair;
+          to[d * width] = pair;
         } else {
-          to[d * step] = to_float(from[d]);
+          to[d * width] = to_float(from[d]);
         }
       }
     }
@@ -57,31 +62,32 @@ struct Head {
 
   const T* weight_of(int64_t id, int64_t begin) const { return task.weight + id * task.stride + begin; }
 
-  // The values [begin, begin + n) of `count` ids as factors: where they are if they have the right type, else converted.
-  const F* factors_of(int64_t id, int64_t count, int64_t begin, int64_t n, int64_t& stride) const {
-    const T* from = weight_of(id, begin);
-    stride = task.stride / PER_FACTOR;
-    if constexpr (std::is_same_v<T, float>) return from;
-    if constexpr (PER_FACTOR == 2) {
-      if (task.stride % 2 == 0 && n % 2 == 0) return reinterpret_cast<const F*>(from);
-    }
-    auto* out = memory.weights.data();
-    stride = factors_of_values(DEPTH);
-    for (int64_t m = 0; m < count; ++m, from += task.stride) {
+  // Whether n values of some ids can be multiplied where they are: if they have the right type. Rows of a weight are often a
+  // multiple of 4 KiB apart, so that those of a tall tile do not fit the L1 cache together.
+  bool in_place(int64_t n) const {
+    if constexpr (std::is_same_v<F, Pair>) return task.stride % 2 == 0 && n % 2 == 0;
+    return std::is_same_v<T, float> && padded % WIDTH == 0;
+  }
+
+  // Copies n values of `count` ids as factors, STRIDE from id to id.
+  static void convert(const T* from, int64_t stride, int64_t count, int64_t n, float* out) {
+    for (int64_t m = 0; m < count; ++m, from += stride, out += STRIDE) {
       if constexpr (PER_FACTOR == 2) {
-        out[m * stride + factors_of_values(n) - 1] = 0;
-        std::memcpy(out + m * stride, from, 2 * n);
+        out[factors_of_values(n) - 1] = 0;
+        std::memcpy(out, from, 2 * n);
       } else {
         int64_t i = 0;
-        for (; i + LANES <= n; i += LANES) store(out + m * stride + i, load(from + i));
-        for (; i < n; ++i) out[m * stride + i] = to_float(from[i]);
+        for (; i + LANES <= n; i += LANES) store(out + i, load(from + i));
+        for (; i < n; ++i) out[i] = to_float(from[i]);
       }
     }
-    return reinterpret_cast<const F*>(out);
   }
 
   // Adds `depth` products to the logits of M ids and N vectors of rows, or begins them.
   template <int M, int N>
+#if defined(__GNUC__)
+  __attribute__((always_inline))  // with a constant stride, which needs one register instead of one per id
+#endif
   void add_panel(const F* weights, int64_t stride, const F* panel, int64_t depth, const T* next, float* logits, bool first) const {
     Vec sum[M][N];
     for (int m = 0; m < M; ++m)
@@ -102,20 +108,31 @@ struct Head {
   // fetches them, a little at a time: all at once would stall.
   const T* after(int64_t id, int64_t count, int64_t begin, int64_t n) const {
     if (begin + n < task.size && (begin + n) % chunk) return weight_of(id, begin + n);
-    return id + IDS + count <= task.end ? weight_of(id + IDS, begin / chunk * chunk) : nullptr;
+    return id + step + count <= task.end ? weight_of(id + step, begin / chunk * chunk) : nullptr;
   }
 
-  // The same for all tiles of some ids.
+  // The same for some ids and one panel. The first panel copies the weights that cannot be multiplied where they are; other
+  // panels find them.
   template <int M, int N>
-  void add_tiles(int64_t id, int64_t count, int64_t begin, int64_t n, const F* weights, int64_t stride, const F* panel,
-                 bool fetch, float* logits) const {
-    int64_t m = 0;
-    for (; m + M <= count; m += M) {
-      const T* next = fetch ? after(id + m, M, begin, n) : nullptr;
-      add_panel<M, N>(weights + m * stride, stride, panel, factors_of_values(n), next, logits + m * padded, begin == 0);
+  void add_tile(int64_t id, int64_t begin, int64_t n, const F* panel, bool first, float* copy, float* logits) const {
+    const T* from = weight_of(id, begin);
+    const T* next = first ? after(id, M, begin, n) : nullptr;
+    if (in_place(n)) {
+      const auto* weights = reinterpret_cast<const F*>(from);
+      return add_panel<M, N>(weights, task.stride / PER_FACTOR, panel, factors_of_values(n), next, logits, begin == 0);
     }
-    for (; m < count; ++m)
-      add_panel<1, N>(weights + m * stride, stride, panel, factors_of_values(n), nullptr, logits + m * padded, begin == 0);
+    if (first) convert(from, task.stride, M, n, copy);
+    add_panel<M, N>(reinterpret_cast<const F*>(copy), STRIDE, panel, factors_of_values(n), next, logits, begin == 0);
+  }
+
+  template <int M, int N>
+  void add_tiles(int64_t id, int64_t count, int64_t begin, int64_t n, const F* panel, bool first, float* logits) const {
+    float* copy = memory.weights.data();
+    const int64_t apart = padded > WIDTH ? STRIDE : 0;  // a single panel can use the same memory again
+    int64_t m = 0;
+    for (; m + M <= count; m += M)
+      add_tile<M, N>(id + m, begin, n, panel, first, copy + m * apart, logits + m * padded);
+    for (; m < count; ++m) add_tile<1, N>(id + m, begin, n, panel, first, copy + m * apart, logits + m * padded);
   }
 
   // The same for GROUPS vectors of ids and R rows, which are the first in the lanes of the panel.
@@ -125,16 +142,20 @@ struct Head {
     for (auto& group : sum)
       for (Vec& x : group) x = splat(0.0f);
     const T* next = after(id, GROUPS * LANES, begin, n);
-    for (int64_t k = 0; k < n; k += LANES * PER_FACTOR, panel += LANES * LANES) {
-      if (next && k % 64 == 0) prefetch_rows<2>(next + k, task.stride, GROUPS * LANES, std::min<int64_t>(64, n - k));
+    // A line of every id at a time: ids are often a multiple of 4 KiB apart, and lines do not stay in the L1 cache then.
+    for (int64_t k = 0; k < n; k += LINE) {
+      if (next) prefetch_rows<2>(next + k, task.stride, GROUPS * LANES, LINE);
 #pragma GCC unroll 4
       for (int g = 0; g < GROUPS; ++g) {
-        Vec w[LANES];
-        for (int i = 0; i < LANES; ++i) w[i] = load_factors(weight_of(id + g * LANES + i, begin + k), F());
-        transpose(w);
+        for (int64_t part = k; part < k + LINE; part += LANES * PER_FACTOR) {
+          Vec w[LANES];
+          for (int i = 0; i < LANES; ++i) w[i] = load_factors(weight_of(id + g * LANES + i, begin + part), F());
+          transpose(w);
+          const F* hidden = panel + part / PER_FACTOR * LANES;
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; ++i)
-          for (int r = 0; r < R; ++r) sum[g][r] = fma(splat(panel + i * LANES + r), factors_in(w[i], F()), sum[g][r]);
+          for (int i = 0; i < LANES; ++i)
+            for (int r = 0; r < R; ++r) sum[g][r] = fma(splat(hidden + i * LANES + r), factors_in(w[i], F()), sum[g][r]);
+        }
       }
     }
     for (int g = 0; g < GROUPS; ++g) {
@@ -153,19 +174,17 @@ struct Head {
   void add_ids(int64_t id, int64_t count, int64_t begin, int64_t n, const F* hidden, float* logits) const {
     const int64_t in_chunk = std::min(chunk, task.size - begin / chunk * chunk);
     const int64_t depth = factors_of_values(in_chunk), at = begin % chunk / PER_FACTOR;
-    for (; task.count <= FEW && n % (LANES * PER_FACTOR) == 0 && count >= GROUPS * LANES; count -= GROUPS * LANES) {
+    for (; task.count <= FEW && n % LINE == 0 && count >= GROUPS * LANES; count -= GROUPS * LANES) {
       with_constant<FEW>(task.count, [&](auto r) { add_few<decltype(r)::value>(id, begin, n, hidden + at * LANES, logits); });
       id += GROUPS * LANES, logits += GROUPS * LANES * padded;
     }
     if (count == 0) return;
-    int64_t stride;
-    const F* weights = factors_of(id, count, begin, n, stride);
     for (int64_t row = 0; row < padded; row += WIDTH) {
       const F* panel = hidden + row * depth;
       if (padded - row >= WIDTH) {
-        add_tiles<TILE, VECS>(id, count, begin, n, weights, stride, panel + at * WIDTH, row == 0, logits + row);
+        add_tiles<TILE, VECS>(id, count, begin, n, panel + at * WIDTH, row == 0, logits + row);
       } else {
-        add_tiles<TALL, 1>(id, count, begin, n, weights, stride, panel + at * LANES, row == 0, logits + row);
+        add_tiles<TALL, 1>(id, count, begin, n, panel + at * LANES, row == 0, logits + row);
       }
     }
   }
@@ -181,9 +200,9 @@ struct Head {
     for (int64_t start = 0; start < task.size; start += chunk) {
       const F* hidden = packed_chunk(start);
       const int64_t stop = std::min(start + chunk, task.size);
-      for (int64_t id = first; id < last; id += IDS)
+      for (int64_t id = first; id < last; id += step)
         for (int64_t begin = start; begin < stop; begin += DEPTH)
-          add_ids(id, std::min(IDS, last - id), begin, std::min(DEPTH, stop - begin), hidden,
+          add_ids(id, std::min(step, last - id), begin, std::min(DEPTH, stop - begin), hidden,
                   memory.logits.data() + (id - first) * padded);
     }
   }
@@ -192,7 +211,7 @@ struct Head {
   void run(const Statistics& stats) const {
     const int64_t kept = task.packed ? IDS : task.end - task.begin;
     memory.hidden.resize(task.packed ? 0 : padded * (chunk + 1));
-    memory.weights.resize(IDS * (DEPTH + 1));
+    memory.weights.resize(IDS * DEPTH);
     memory.logits.resize(kept * padded);
     float bias[IDS] = {};
     for (int64_t first = task.begin; first < task.end; first += kept) {
