@@ -9,7 +9,6 @@ ticket of its own. The grid depends on shapes and the rule alone; which rows are
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -19,10 +18,9 @@ from torch import Tensor
 
 from .._operands import check_commit_prefix, check_select_prefix
 from .._shapes import batch_of
-from ..rule import PrefixRule
 from .configs.commit import COMMIT, COMMIT_PLANES, SELECT, commit_slots
 from .configs.device import device_of
-from .launch import Launch, check_flags, rows_of
+from .launch import Launch, check_flags, new_lengths, rows_of, rule_of, rule_options
 from .rows import merge_splits, sequence_at, sequence_of
 from .rule import scored_rows, select
 from .stats import stats_kernel, token_stats
@@ -252,10 +250,10 @@ def select_prefix(
     check_select_prefix(margins, tokens, cu_rows, n_active, starts, flags, *rule)
     rows, length, s_margin = rows_of(margins, margins.dim())
     batch = batch_of(margins, margins.dim(), cu_rows)
-    lengths, finished = _outputs(margins, batch)
+    lengths, finished = new_lengths(margins, batch)
     if batch:
         config = SELECT[device_of(margins.device).architecture]
-        numbers, options = _rule(*rule)
+        numbers, options = rule_options(*rule)
         select_kernel[(batch,)](
             margins,
             tokens,
@@ -302,7 +300,7 @@ def commit_prefix(
     tokens = logits.new_empty(logits.shape[:-1], dtype=torch.int64)
     margins = logits.new_empty(logits.shape[:-1], dtype=torch.float32)
     top1, nothing = torch.empty_like(margins), logits.new_empty(0, dtype=torch.float32)
-    lengths, finished = _outputs(logits, batch)
+    lengths, finished = new_lengths(logits, batch)
     if batch == 0:  # there may be rows, but they belong to no sequence
         return (
             lengths,
@@ -312,10 +310,10 @@ def commit_prefix(
             top1.fill_(-torch.inf),
             nothing,
         )
-    slots = commit_slots(logits, cu_rows, n_active, _rule_of(*rule))
+    slots = commit_slots(logits, cu_rows, n_active, rule_of(*rule))
     launch = Launch(COMMIT, logits, flags, slots.likely, splits)
     values, ids, tickets = launch.workspace(partials, tickets, slots.count, COMMIT_PLANES, batch)
-    numbers, options = _rule(*rule)
+    numbers, options = rule_options(*rule)
     commit_kernel[(slots.count * launch.splits + batch,)](
         logits,
         s_batch,
@@ -347,19 +345,3 @@ def commit_prefix(
         **launch.options,
     )
     return lengths, finished.view(torch.bool), tokens, margins, top1, nothing
-
-
-_rule_of = functools.lru_cache(maxsize=256)(PrefixRule.of)  # making one takes longer than a launch
-
-
-def _outputs(like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-    """Fresh lengths and finished flags; the flags as bytes, which Triton can store."""
-    return like.new_empty(batch, dtype=torch.int32), like.new_empty(batch, dtype=torch.uint8)
-
-
-def _rule(
-    alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
-) -> tuple[tuple[int | float, ...], dict[str, bool]]:
-    """The numbers of a rule, which a kernel gets at run time, and the flags for which it is compiled."""
-    numbers = (alpha, beta, min_length, window, 0.0) if floor is None else (0, beta, min_length, window, float(floor))
-    return numbers, {"HAS_FLOOR": floor is not None, "SNAP": snap, "KEEP": keep}

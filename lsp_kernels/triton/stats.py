@@ -21,6 +21,17 @@ LN2 = tl.constexpr(0.6931471805599453)
 HIGHEST_LOG_ODDS = tl.constexpr(80.0)
 
 
+@triton.jit
+def log_odds_of(top, second, total, others):
+    """From the two largest logits and the weight of all but the best; `others`: how many ids these are."""
+    above = tl.where(top == second, 0.0, top - second) - tl.log2(total) * LN2
+    # Where all others are -inf, the weight relative to them says nothing.
+    alone = tl.where(top == second, 0.0 - tl.log2(others.to(tl.float32)) * LN2, HIGHEST_LOG_ODDS)
+    log_odds = tl.minimum(tl.where(second == float("-inf"), alone, above), HIGHEST_LOG_ODDS)
+    log_odds = tl.where(others == 0, float("inf"), log_odds)
+    return tl.where(second == second, log_odds, float("nan"))
+
+
 @triton.jit(
     do_not_specialize=[
         "x_ptr", "s_batch", "s_row", "flags_ptr", "token_ptr", "top1_ptr", "top2_ptr", "log_odds_ptr", "value_ptr",
@@ -73,15 +84,10 @@ def stats_kernel(
         if SPLITS > 1:
             top, token, second, total = merge_splits(row, value_ptr, id_ptr, plane, True, SPLITS)
             tl.store(ticket_ptr + row, 0)
-        above = tl.where(top == second, 0.0, top - second) - tl.log2(total) * LN2
-        # Where all others are -inf, the weight relative to them says nothing.
-        alone = tl.where(top == second, 0.0 - tl.log2(others.to(tl.float32)) * LN2, HIGHEST_LOG_ODDS)
-        log_odds = tl.minimum(tl.where(second == float("-inf"), alone, above), HIGHEST_LOG_ODDS)
-        log_odds = tl.where(others == 0, float("inf"), log_odds)
         tl.store(token_ptr + row, tl.where(top == float("-inf"), lowest, token).to(tl.int64))
         tl.store(top1_ptr + row, top + 0.0)
         tl.store(top2_ptr + row, second + 0.0)
-        tl.store(log_odds_ptr + row, tl.where(second == second, log_odds, float("nan")))
+        tl.store(log_odds_ptr + row, log_odds_of(top, second, total, others))
 
 
 def token_stats(

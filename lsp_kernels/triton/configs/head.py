@@ -1,0 +1,125 @@
+"""Launch options of the head kernels: tiles per architecture and dtype, and programs that share the vocabulary."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..._shapes import batch_of
+from ...rule import PrefixRule
+from .commit import COMMIT_PLANES, STATS_PLANES, commit_slots
+from .device import CDNA, DTYPES, device_of
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """How the head kernels are compiled for one tile on one architecture and dtype.
+
+    Attributes
+    ----------
+    rows, ids : int
+        Rows and ids of the tile of logits that a program has in registers.
+    depth : int
+        Values of a hidden state that are multiplied at once.
+    warps, stages : int
+    wait : bool
+        As in `commit.CommitConfig`.
+    """
+
+    rows: int
+    ids: int
+    depth: int
+    warps: int = 4
+    stages: int = 1
+    wait: bool = False
+
+    @property
+    def merged(self) -> int:
+        """Ranges of ids that are merged at once."""
+        return max(MERGED // self.rows, 16)
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The launch options under Triton's names."""
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+MERGED = 2048  # partials that a program reads at once
+CHUNK = 64  # sequences or rows of the rule that a program looks at at once
+
+# Tiles from few to many rows.
+Tile = HeadConfig
+_AMPERE = [Tile(16, 128, 64, 4, 4), Tile(32, 128, 64, 4, 3), Tile(64, 128, 64, 4, 3), Tile(128, 128, 64, 8, 3)]
+_HOPPER = [Tile(16, 128, 128, 4, 4), Tile(32, 128, 128, 4, 3), Tile(64, 128, 64, 4, 5), Tile(128, 128, 64, 8, 5)]
+_CDNA = [Tile(16, 128, 64, 4, 2), Tile(32, 128, 64, 4, 2), Tile(64, 128, 64, 8, 2), Tile(128, 128, 32, 8, 2)]
+_RDNA = [Tile(16, 128, 64, 4, 2), Tile(32, 128, 64, 4, 2), Tile(64, 128, 64, 8, 2), Tile(128, 128, 32, 8, 2)]
+# float32 products are exact (IEEE), which only the tensor cores of gfx9 can do; elsewhere the tiles are small.
+_FLOAT32 = [Tile(16, 64, 32), Tile(32, 64, 32)]
+_TILES: dict[str, tuple[list[Tile], list[Tile]]] = {
+    **{f"sm_{n}": (_AMPERE, _FLOAT32) for n in (80, 86, 89, 120)},
+    **{f"sm_{n}": (_HOPPER, _FLOAT32) for n in (90, 100)},
+    **dict.fromkeys(("gfx942", "gfx950"), (_CDNA, _FLOAT32)),
+    **dict.fromkeys(("gfx1100", "gfx1201"), (_RDNA, _FLOAT32)),
+}
+
+
+def _head(architecture: str, dtype: torch.dtype) -> list[HeadConfig]:
+    return [replace(tile, wait=architecture in CDNA) for tile in _TILES[architecture][dtype == torch.float32]]
+
+
+HEAD = {name: {dtype: _head(name, dtype) for dtype in DTYPES} for name in _TILES}
+
+
+@dataclass(frozen=True)
+class HeadLaunch:
+    """How one call is divided into programs.
+
+    The device divides the programs among the tiles that have scored rows, and the vocabulary among the programs of a
+    tile. So `programs` is about the number of processors, and never below the number of tiles.
+    """
+
+    config: HeadConfig
+    tiles: int  # of rows, at most
+    programs: int
+
+    def room(self, planes: int, sequences: int = 0) -> tuple[int, int]:
+        """The numbers of partials and tickets: some of every row of every program; of every tile and sequence."""
+        return planes * self.programs * self.config.rows, sequences + self.tiles
+
+
+def tiles_of(hidden: Tensor) -> list[HeadConfig]:
+    """Every tile that a launch may choose, from few to many rows."""
+    return HEAD[device_of(hidden.device).architecture][hidden.dtype]
+
+
+def launch_of(
+    hidden: Tensor, vocabulary: int, rows: int, likely: int, programs: int | None = None, config: HeadConfig | None = None
+) -> HeadLaunch:
+    """The smallest tile that has all rows that are likely scored, and a program for each processor.
+
+    `rows` is how many rows may be scored at most. With more rows than the largest tile has there are several tiles, and
+    each reads all weights, so the largest is best then.
+    """
+    fitting = tiles_of(hidden)
+    config = config or next((tile for tile in fitting if tile.rows >= likely), fitting[-1])
+    tiles = -(-rows // config.rows)
+    programs = programs or min(device_of(hidden.device).processors, tiles * -(-vocabulary // config.ids))
+    return HeadLaunch(config, tiles, max(programs, tiles, 1))
+
+
+def head_stats_workspace(hidden: Tensor, weight: Tensor) -> tuple[int, int]:
+    """The numbers of partials and tickets that a launch of linear_token_stats needs."""
+    rows = math.prod(hidden.shape[:-1])
+    return launch_of(hidden, weight.size(0), rows, rows).room(STATS_PLANES)
+
+
+def head_commit_workspace(
+    hidden: Tensor, weight: Tensor, cu_rows: Tensor | None, n_active: Tensor | None, rule: PrefixRule
+) -> tuple[int, int]:
+    """The numbers of partials and tickets that a launch of linear_commit_prefix needs."""
+    slots = commit_slots(hidden, cu_rows, n_active, rule)
+    launch = launch_of(hidden, weight.size(0), slots.count, slots.likely)
+    return launch.room(COMMIT_PLANES, batch_of(hidden, hidden.dim() - 1, cu_rows))

@@ -1,0 +1,400 @@
+"""The LM head fused with the statistics and with the commit, in one launch each: logits exist in registers only.
+
+A program has one tile of scored rows and one range of the vocabulary. It multiplies them tile by tile, keeps the two
+largest logits of every row, publishes these and takes a ticket of its rows. The program that takes the last ticket
+merges the ranges and stores the results; for the commit it then takes a ticket of each sequence that has rows in the
+tile, and where that is the sequence's last one, it applies the rule. Nobody waits for anybody. The grid depends on
+shapes and the rule alone; which rows are scored is found on the device, and the vocabulary is divided accordingly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .._operands import check_linear_commit_prefix, check_linear_token_stats
+from .._shapes import batch_of
+from .configs import head as configs
+from .configs.commit import COMMIT_PLANES, STATS_PLANES, commit_slots
+from .launch import check_flags, new_lengths, rows_of, rule_of, rule_options
+from .rule import select
+from .stats import log_odds_of
+from .ticket import publish, shared_memory
+from .tiles import best_of_range, count_scored, merge_ranges, scored_at, sequence_of_scored, sequences_of, work_of
+
+UNIT = tl.constexpr(16)  # strides of aligned tensors are given in so many elements, so that the compiler knows
+
+
+@triton.jit
+def hidden_at(h_ptr, s_batch, s_row, b, row, length, cu_ptr, ALIGNED: tl.constexpr):
+    """Where the hidden states of rows begin, [M, 1]; `b` is which sequence of a batch each belongs to."""
+    if ALIGNED:
+        s_batch *= UNIT
+        s_row *= UNIT
+    o_h = row.to(tl.int64) * s_row
+    if cu_ptr is None:
+        o_h += b.to(tl.int64) * (s_batch - length.to(tl.int64) * s_row)
+    p_h = h_ptr + o_h[:, None]
+    if ALIGNED:
+        p_h = tl.multiple_of(p_h, (16, 1))
+    return p_h
+
+
+@triton.jit
+def store_range(
+    p_value, p_id, plane, i_r, used, m_m, v1, i1, v2, s, REST: tl.constexpr, BM: tl.constexpr
+):  # fmt: skip
+    """Stores a program's results for the rows of its tile, as `merge_ranges` reads them."""
+    q = tl.arange(0, BM) * used + i_r
+    tl.store(p_value + q, v1, mask=m_m)
+    tl.store(p_value + plane + q, v2, mask=m_m)
+    tl.store(p_id + 2 * plane + q, i1, mask=m_m)
+    if REST:
+        tl.store(p_value + 3 * plane + q, s, mask=m_m)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "h_ptr", "w_ptr", "bias_ptr", "s_batch", "s_row", "s_w", "flags_ptr", "token_ptr", "top1_ptr", "top2_ptr",
+        "log_odds_ptr", "value_ptr", "id_ptr", "ticket_ptr", "rows", "length", "vocabulary", "id_offset", "lowest",
+        "others",
+    ]
+)  # fmt: skip
+def head_stats_kernel(
+    h_ptr,
+    w_ptr,
+    bias_ptr,
+    s_batch: tl.int64,
+    s_row: tl.int64,
+    s_w: tl.int64,
+    flags_ptr,
+    token_ptr,
+    top1_ptr,
+    top2_ptr,
+    log_odds_ptr,
+    value_ptr,
+    id_ptr,
+    ticket_ptr,
+    rows,
+    length,
+    vocabulary,
+    id_offset,
+    lowest,
+    others,
+    D: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    BM: tl.constexpr,
+    BV: tl.constexpr,
+    BK: tl.constexpr,
+    MERGED: tl.constexpr,
+    WAIT: tl.constexpr,
+):
+    """`others`: how many ids there are besides the best and the suppressed ones. Strides are in units of `UNIT`."""
+    programs = tl.num_programs(0)
+    i_t, i_r, share, used = work_of(tl.program_id(0), programs, tl.cdiv(rows, BM), vocabulary, BV)
+    first = i_t * BM
+    if (first < rows) & (i_r < used):
+        row = first + tl.arange(0, BM)
+        m_m = row < rows
+        p_h = hidden_at(h_ptr, s_batch, s_row, row // length, row, length, None, ALIGNED)
+        top, token, second, total = best_of_range(
+            p_h, m_m, w_ptr, s_w, bias_ptr, flags_ptr, i_r * share, i_r * share + tl.minimum(share, vocabulary - i_r * share),
+            D, HIDDEN, ALIGNED, True, BM, BV, BK,
+        )  # fmt: skip
+        plane = programs.to(tl.int64) * BM
+        p_value = value_ptr + first.to(tl.int64) * used
+        p_id = id_ptr + first.to(tl.int64) * used
+        store_range(p_value, p_id, plane, i_r, used, m_m, top, token, second, total, True, BM)
+        publish(WAIT)
+        if tl.atomic_add(ticket_ptr + i_t, 1, sem="acq_rel", scope="gpu") == used - 1:
+            top, token, second, total = merge_ranges(p_value, p_id, plane, m_m, used, True, BM, MERGED)
+            tl.store(ticket_ptr + i_t, 0)
+            best = tl.where(top == float("-inf"), lowest, token).to(tl.int64) + id_offset
+            tl.store(token_ptr + row, best, mask=m_m)
+            tl.store(top1_ptr + row, top + 0.0, mask=m_m)
+            tl.store(top2_ptr + row, second + 0.0, mask=m_m)
+            tl.store(log_odds_ptr + row, log_odds_of(top, second, total, others), mask=m_m)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "h_ptr", "w_ptr", "bias_ptr", "s_batch", "s_row", "s_w", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr",
+        "length_ptr", "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "value_ptr", "id_ptr", "ticket_ptr",
+        "batch", "rows", "length", "vocabulary", "lowest", "alpha", "beta", "min_length", "window",
+    ]
+)  # fmt: skip
+def head_commit_kernel(
+    h_ptr,
+    w_ptr,
+    bias_ptr,
+    s_batch: tl.int64,
+    s_row: tl.int64,
+    s_w: tl.int64,
+    cu_ptr,
+    active_ptr,
+    starts_ptr,
+    flags_ptr,
+    length_ptr,
+    finished_ptr,
+    token_ptr,
+    margin_ptr,
+    top1_ptr,
+    value_ptr,
+    id_ptr,
+    ticket_ptr,
+    batch,
+    rows,
+    length,
+    vocabulary,
+    lowest,
+    alpha,
+    beta,
+    min_length,
+    window,
+    floor,
+    D: tl.constexpr,
+    HAS_FLOOR: tl.constexpr,
+    SNAP: tl.constexpr,
+    KEEP: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    BM: tl.constexpr,
+    BV: tl.constexpr,
+    BK: tl.constexpr,
+    MERGED: tl.constexpr,
+    CHUNK: tl.constexpr,
+    WAIT: tl.constexpr,
+):
+    """Tickets: one per sequence, then one per tile."""
+    i_p = tl.program_id(0)
+    programs = tl.num_programs(0)
+    scored = count_scored(
+        cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR, CHUNK
+    )
+    clear_unscored(
+        token_ptr, margin_ptr, top1_ptr, length_ptr, finished_ptr, scored, cu_ptr, active_ptr, starts_ptr, batch,
+        length, rows, alpha, beta, min_length, HAS_FLOOR, CHUNK,
+    )  # fmt: skip
+    if scored == 0:
+        return
+    i_t, i_r, share, used = work_of(i_p, programs, tl.cdiv(scored, BM), vocabulary, BV)
+    first = i_t * BM
+    if (first < scored) & (i_r < used):
+        q = first + tl.arange(0, BM)
+        m_m = q < scored
+        b, before = sequence_of_scored(
+            q, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR, CHUNK
+        )
+        begin, _, _ = scored_at(
+            b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
+        )
+        row = begin + (q - before)
+        p_h = hidden_at(h_ptr, s_batch, s_row, b, row, length, cu_ptr, ALIGNED)
+        v1, i1, v2, s = best_of_range(
+            p_h, m_m, w_ptr, s_w, bias_ptr, flags_ptr, i_r * share, i_r * share + tl.minimum(share, vocabulary - i_r * share),
+            D, HIDDEN, ALIGNED, False, BM, BV, BK,
+        )  # fmt: skip
+        plane = programs.to(tl.int64) * BM
+        p_value = value_ptr + first.to(tl.int64) * used
+        p_id = id_ptr + first.to(tl.int64) * used
+        store_range(p_value, p_id, plane, i_r, used, m_m, v1, i1, v2, s, False, BM)
+        publish(WAIT)
+        if tl.atomic_add(ticket_ptr + batch + i_t, 1, sem="acq_rel", scope="gpu") == used - 1:
+            v1, i1, v2, s = merge_ranges(p_value, p_id, plane, m_m, used, False, BM, MERGED)
+            tl.store(ticket_ptr + batch + i_t, 0)
+            tl.store(token_ptr + row, tl.where(v1 == float("-inf"), lowest, i1).to(tl.int64), mask=m_m)
+            tl.store(margin_ptr + row, tl.where(v1 == v2, 0.0, v1 - v2), mask=m_m)
+            tl.store(top1_ptr + row, v1 + 0.0, mask=m_m)
+            publish(WAIT)
+            select_complete(
+                b, m_m, ticket_ptr, token_ptr, margin_ptr, length_ptr, finished_ptr, flags_ptr, cu_ptr, active_ptr,
+                starts_ptr, batch, length, rows, vocabulary, alpha, beta, min_length, window, floor, HAS_FLOOR, SNAP,
+                KEEP, CHUNK,
+            )  # fmt: skip
+
+
+@triton.jit
+def select_complete(
+    b, m_m, ticket_ptr, token_ptr, margin_ptr, length_ptr, finished_ptr, flags_ptr, cu_ptr, active_ptr, starts_ptr,
+    batch, length, rows, vocabulary, alpha, beta, min_length, window, floor, HAS_FLOOR: tl.constexpr,
+    SNAP: tl.constexpr, KEEP: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Takes the tickets of the sequences `b` of a tile's rows, and applies the rule to those that are complete."""
+    for i_b in range(tl.min(b, 0), tl.max(tl.where(m_m, b, 0), 0) + 1):
+        here = tl.sum((m_m & (b == i_b)).to(tl.int32), 0)
+        if here > 0:  # there may be sequences without scored rows in between
+            first, n, scored = scored_at(
+                i_b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
+            )
+            if tl.atomic_add(ticket_ptr + i_b, here, sem="acq_rel", scope="gpu") == scored - here:
+                chosen, finished = select(
+                    margin_ptr + first, token_ptr + first, 1, 1, n, scored, flags_ptr, vocabulary, alpha, beta,
+                    min_length, window, floor, HAS_FLOOR, SNAP, KEEP, CHUNK,
+                )  # fmt: skip
+                tl.store(length_ptr + i_b, chosen)
+                tl.store(finished_ptr + i_b, finished)
+                tl.store(ticket_ptr + i_b, 0)
+
+
+@triton.jit
+def clear_unscored(
+    token_ptr, margin_ptr, top1_ptr, length_ptr, finished_ptr, scored, cu_ptr, active_ptr, starts_ptr, batch, length,
+    rows, alpha, beta, min_length, HAS_FLOOR: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """This program's share of what nobody scores: token -1, margin and largest logit -inf; sequences of length 0."""
+    o = tl.arange(0, CHUNK)
+    stride = tl.num_programs(0) * CHUNK
+    for r0 in range(tl.program_id(0) * CHUNK, rows, stride):
+        row = r0 + o
+        b = sequences_of(row, cu_ptr, length, batch, CHUNK)
+        first, _, count = scored_at(
+            b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
+        )
+        m = (row < rows) & ((row < first) | (row - first >= count) | (scored == 0))
+        tl.store(token_ptr + row, tl.full((CHUNK,), -1, tl.int64), mask=m)
+        tl.store(margin_ptr + row, tl.full((CHUNK,), float("-inf"), tl.float32), mask=m)
+        tl.store(top1_ptr + row, tl.full((CHUNK,), float("-inf"), tl.float32), mask=m)
+    for b0 in range(tl.program_id(0) * CHUNK, batch, stride):
+        _, _, count = scored_at(
+            b0 + o, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
+        )
+        m = (b0 + o < batch) & ((count == 0) | (scored == 0))
+        tl.store(length_ptr + b0 + o, tl.zeros((CHUNK,), tl.int32), mask=m)
+        tl.store(finished_ptr + b0 + o, tl.zeros((CHUNK,), tl.int8), mask=m)
+
+
+def linear_token_stats(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    lowest: int,
+    id_offset: int,
+    noise: Tensor | None,
+    entropy: bool,
+    partials: Tensor | None,
+    tickets: Tensor | None,
+    programs: int | None = None,
+    config: configs.HeadConfig | None = None,
+) -> tuple[Tensor, ...]:
+    """The operator ``linear_token_stats``; `programs` and `config` are chosen from the shapes unless they are given."""
+    check_linear_token_stats(hidden, weight, bias, flags, suppressed, lowest, id_offset, noise, entropy)
+    check_flags(flags, suppressed is not None)
+    rows, length, s_batch = rows_of(hidden, hidden.dim() - 1)
+    tokens = hidden.new_empty(hidden.shape[:-1], dtype=torch.int64)
+    top1, top2, log_odds = (hidden.new_empty(hidden.shape[:-1], dtype=torch.float32) for _ in range(3))
+    nothing = hidden.new_empty(0, dtype=torch.float32), hidden.new_empty(0, dtype=torch.float32)
+    if rows == 0:
+        return tokens, top1, top2, log_odds, *nothing
+    plan = configs.launch_of(hidden, weight.size(0), rows, rows, programs, config)
+    room = plan.room(STATS_PLANES)
+    partials, tickets = shared_memory(partials, tickets, *room, hidden.device)
+    operands, options = _products(hidden, weight, bias, s_batch, plan.config)
+    head_stats_kernel[(plan.programs,)](
+        *operands,
+        flags,
+        tokens,
+        top1,
+        top2,
+        log_odds,
+        partials.view(torch.float32),
+        partials,
+        tickets,
+        rows,
+        length,
+        weight.size(0),
+        id_offset,
+        lowest,
+        weight.size(0) - 1 - (0 if suppressed is None else suppressed.numel()),
+        HIDDEN=suppressed is not None,
+        **options,
+    )
+    return tokens, top1, top2, log_odds, *nothing
+
+
+def linear_commit_prefix(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    cu_rows: Tensor | None,
+    n_active: Tensor | None,
+    starts: Tensor | None,
+    flags: Tensor | None,
+    suppressed: Tensor | None,
+    lowest: int,
+    *rule_and_workspace: Any,
+    programs: int | None = None,
+    config: configs.HeadConfig | None = None,
+) -> tuple[Tensor, ...]:
+    """The operator ``linear_commit_prefix``; `programs` and `config` are chosen from the shapes and the rule unless
+    they are given."""
+    *rule, noise, log_odds, partials, tickets = rule_and_workspace
+    sequences = (cu_rows, n_active, starts)
+    check_linear_commit_prefix(hidden, weight, bias, *sequences, flags, suppressed, lowest, *rule, noise)
+    check_flags(flags, suppressed is not None or rule[5])
+    rows, length, s_batch = rows_of(hidden, hidden.dim() - 1)
+    batch = batch_of(hidden, hidden.dim() - 1, cu_rows)
+    tokens = hidden.new_empty(hidden.shape[:-1], dtype=torch.int64)
+    margins = hidden.new_empty(hidden.shape[:-1], dtype=torch.float32)
+    top1, nothing = torch.empty_like(margins), hidden.new_empty(0, dtype=torch.float32)
+    lengths, finished = new_lengths(hidden, batch)
+    results = (lengths, finished.view(torch.bool), tokens, margins, top1, nothing)
+    if batch == 0:  # there may be rows, but they belong to no sequence
+        tokens.fill_(-1)
+        margins.fill_(-torch.inf)
+        top1.fill_(-torch.inf)
+        return results
+    slots = commit_slots(hidden, cu_rows, n_active, rule_of(*rule))
+    plan = configs.launch_of(hidden, weight.size(0), slots.count, slots.likely, programs, config)
+    partials, tickets = shared_memory(partials, tickets, *plan.room(COMMIT_PLANES, batch), hidden.device)
+    operands, options = _products(hidden, weight, bias, s_batch, plan.config)
+    numbers, flags_of_rule = rule_options(*rule)
+    head_commit_kernel[(plan.programs,)](
+        *operands,
+        *sequences,
+        flags,
+        lengths,
+        finished,
+        tokens,
+        margins,
+        top1,
+        partials.view(torch.float32),
+        partials,
+        tickets,
+        batch,
+        rows,
+        length,
+        weight.size(0),
+        lowest,
+        *numbers,
+        **flags_of_rule,
+        HIDDEN=suppressed is not None,
+        CHUNK=configs.CHUNK,
+        **options,
+    )
+    return results
+
+
+def _products(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, s_batch: int, tile: configs.HeadConfig
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of both kernels that say what is multiplied, and the constants of the tile."""
+    aligned = is_aligned(hidden, weight)
+    unit = UNIT.value if aligned else 1
+    strides = (s_batch // unit, hidden.stride(-2) // unit, weight.stride(0) // unit)
+    constants = {
+        "D": hidden.size(-1), "ALIGNED": aligned, "BM": tile.rows, "BV": tile.ids, "BK": tile.depth,
+        "MERGED": tile.merged, "WAIT": tile.wait,
+    }  # fmt: skip
+    return (hidden, weight, bias, *strides), {**constants, **tile.options}
+
+
+def is_aligned(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether hidden states and weights begin at multiples of 16 bytes, and rows at multiples of 16 elements."""
+    return not any(n % 16 for x in (hidden, weight) for n in (x.data_ptr(), *x.stride()[:-1]))
