@@ -38,10 +38,7 @@ def hidden_at(h_ptr, s_batch, s_row, b, row, length, cu_ptr, ALIGNED: tl.constex
     o_h = row.to(tl.int64) * s_row
     if cu_ptr is None:
         o_h += b.to(tl.int64) * (s_batch - length.to(tl.int64) * s_row)
-    p_h = h_ptr + o_h[:, None]
-    if ALIGNED:
-        p_h = tl.multiple_of(p_h, (16, 1))
-    return p_h
+    return h_ptr + o_h[:, None]
 
 
 @triton.jit
@@ -59,7 +56,7 @@ def store_range(
 
 @triton.jit(
     do_not_specialize=[
-        "h_ptr", "w_ptr", "bias_ptr", "s_batch", "s_row", "s_w", "flags_ptr", "token_ptr", "top1_ptr", "top2_ptr",
+        "bias_ptr", "s_batch", "s_row", "s_w", "flags_ptr", "token_ptr", "top1_ptr", "top2_ptr",
         "log_odds_ptr", "value_ptr", "id_ptr", "ticket_ptr", "rows", "length", "vocabulary", "id_offset", "lowest",
         "others",
     ]
@@ -123,7 +120,7 @@ def head_stats_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        "h_ptr", "w_ptr", "bias_ptr", "s_batch", "s_row", "s_w", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr",
+        "bias_ptr", "s_batch", "s_row", "s_w", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr",
         "length_ptr", "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "value_ptr", "id_ptr", "ticket_ptr",
         "batch", "rows", "length", "vocabulary", "lowest", "alpha", "beta", "min_length", "window",
     ]
@@ -396,5 +393,5 @@ def _products(
 
 
 def is_aligned(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether hidden states and weights begin at multiples of 16 bytes, and rows at multiples of 16 elements."""
-    return not any(n % 16 for x in (hidden, weight) for n in (x.data_ptr(), *x.stride()[:-1]))
+    """Whether rows begin at multiples of `UNIT` elements. Of the first row Triton itself finds out."""
+    return not any(stride % UNIT.value for x in (hidden, weight) for stride in x.stride()[:-1])

@@ -95,6 +95,21 @@ def join(a1, ai, a2, a_s, b1, bi, b2, b_s, REST: tl.constexpr):
 
 
 @triton.jit
+def best_of_tile(x, ids, REST: tl.constexpr):
+    """Best, its id, second best and the others' weight, of every row of logits [M, N]."""
+    nan = tl.max((x != x).to(tl.int32), 1) != 0
+    x = tl.where(x != x, float("-inf"), x)
+    best = tl.max(x, 1)
+    token = tl.min(tl.where(x == best[:, None], ids[None, :], BIG), 1)
+    x = tl.where(ids[None, :] == token[:, None], float("-inf"), x)
+    second = tl.max(x, 1)
+    total = best * 0.0
+    if REST:
+        total = tl.sum(tl.where(ids[None, :] == token[:, None], 0.0, weight(x, second[:, None])), 1)
+    return best, token, tl.where(nan, float("nan"), second), total
+
+
+@triton.jit
 def best_of_range(
     p_h, m_m, w_ptr, s_w, bias_ptr, flags_ptr, begin, end, D: tl.constexpr, HIDDEN: tl.constexpr,
     ALIGNED: tl.constexpr, REST: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr,
@@ -114,8 +129,6 @@ def best_of_range(
     for v0 in range(begin, end, BV):
         m_v = o_v < end - v0
         p_w = w_ptr + (begin * 0 + v0).to(tl.int64) * s_w
-        if ALIGNED:
-            p_w = tl.multiple_of(p_w, 16)
         x = products(p_h, m_m, p_w, s_w, m_v, o_v, o_k, D, BM, BV, BK)
         ids = v0 + o_v
         if bias_ptr is not None:
@@ -123,11 +136,7 @@ def best_of_range(
         if HIDDEN:
             x = hide(x, tl.load(flags_ptr + ids, mask=m_v, other=0)[None, :])
         x = tl.where(m_v[None, :], x, float("-inf"))
-        nan = x != x
-        zero = tl.zeros((BM, BV), tl.float32)
-        t1, ti, t2, ts = merge(
-            tl.where(nan, float("-inf"), x), ids[None, :] + (zero * 0).to(tl.int32), tl.where(nan, x, float("-inf")), zero, 1, REST
-        )
+        t1, ti, t2, ts = best_of_tile(x, ids, REST)
         v1, i1, v2, s = join(v1, i1, v2, s, t1, ti, t2, ts, REST)
     return v1, i1, v2, s
 

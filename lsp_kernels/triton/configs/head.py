@@ -39,7 +39,7 @@ class HeadConfig:
     @property
     def merged(self) -> int:
         """Ranges of ids that are merged at once."""
-        return max(MERGED // self.rows, 16)
+        return max(MERGED // self.rows, 4)
 
     @property
     def options(self) -> dict[str, int]:
@@ -47,7 +47,7 @@ class HeadConfig:
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
-MERGED = 2048  # partials that a program reads at once
+MERGED = 512  # partials that a program reads at once
 CHUNK = 64  # sequences or rows of the rule that a program looks at at once
 
 # Tiles from few to many rows.
