@@ -19,46 +19,31 @@ from torch import Tensor
 from .._operands import check_linear_commit_prefix, check_linear_token_stats
 from .._shapes import batch_of
 from .configs import head as configs
-from .configs.commit import COMMIT_PLANES, STATS_PLANES, commit_slots
+from .configs.commit import commit_slots, planes
 from .launch import check_flags, new_lengths, rows_of, rule_of, rule_options
+from .noise import noise_at
+from .odds import entropy_of, log_odds_of
+from .rows import publish_split
 from .rule import select
-from .stats import log_odds_of
 from .ticket import publish, shared_memory
-from .tiles import best_of_range, count_scored, merge_ranges, scored_at, sequence_of_scored, sequences_of, work_of
-
-UNIT = tl.constexpr(16)  # strides of aligned tensors are given in so many elements, so that the compiler knows
-
-
-@triton.jit
-def hidden_at(h_ptr, s_batch, s_row, b, row, length, cu_ptr, ALIGNED: tl.constexpr):
-    """Where the hidden states of rows begin, [M, 1]; `b` is which sequence of a batch each belongs to."""
-    if ALIGNED:
-        s_batch *= UNIT
-        s_row *= UNIT
-    o_h = row.to(tl.int64) * s_row
-    if cu_ptr is None:
-        o_h += b.to(tl.int64) * (s_batch - length.to(tl.int64) * s_row)
-    return h_ptr + o_h[:, None]
-
-
-@triton.jit
-def store_range(
-    p_value, p_id, plane, i_r, used, m_m, v1, i1, v2, s, REST: tl.constexpr, BM: tl.constexpr
-):  # fmt: skip
-    """Stores a program's results for the rows of its tile, as `merge_ranges` reads them."""
-    q = tl.arange(0, BM) * used + i_r
-    tl.store(p_value + q, v1, mask=m_m)
-    tl.store(p_value + plane + q, v2, mask=m_m)
-    tl.store(p_id + 2 * plane + q, i1, mask=m_m)
-    if REST:
-        tl.store(p_value + 3 * plane + q, s, mask=m_m)
+from .tiles import (
+    UNIT,
+    best_of_range,
+    count_scored,
+    hidden_at,
+    merge_ranges,
+    scored_at,
+    sequences_of,
+    sequences_of_scored,
+    work_of,
+)
 
 
 @triton.jit(
     do_not_specialize=[
-        "bias_ptr", "s_batch", "s_row", "s_w", "flags_ptr", "token_ptr", "top1_ptr", "top2_ptr",
-        "log_odds_ptr", "value_ptr", "id_ptr", "ticket_ptr", "rows", "length", "vocabulary", "id_offset", "lowest",
-        "others",
+        "bias_ptr", "s_batch", "s_row", "s_w", "flags_ptr", "noise_ptr", "token_ptr", "top1_ptr", "top2_ptr",
+        "log_odds_ptr", "entropy_ptr", "clean_ptr", "value_ptr", "id_ptr", "ticket_ptr", "rows", "length",
+        "vocabulary", "lowest", "others", "id_offset",
     ]
 )  # fmt: skip
 def head_stats_kernel(
@@ -69,60 +54,78 @@ def head_stats_kernel(
     s_row: tl.int64,
     s_w: tl.int64,
     flags_ptr,
+    noise_ptr,
     token_ptr,
     top1_ptr,
     top2_ptr,
     log_odds_ptr,
+    entropy_ptr,
+    clean_ptr,
     value_ptr,
     id_ptr,
     ticket_ptr,
     rows,
     length,
     vocabulary,
-    id_offset,
     lowest,
     others,
+    id_offset: tl.int64,
     D: tl.constexpr,
     HIDDEN: tl.constexpr,
     ALIGNED: tl.constexpr,
+    GROUPED: tl.constexpr,
+    FAST: tl.constexpr,
     BM: tl.constexpr,
     BV: tl.constexpr,
     BK: tl.constexpr,
     MERGED: tl.constexpr,
     WAIT: tl.constexpr,
 ):
-    """`others`: how many ids there are besides the best and the suppressed ones. Strides are in units of `UNIT`."""
+    """All rows are scored. `others`: as in `odds`. GROUPED: `id_offset` is a multiple of 4. Tickets: one per tile."""
+    NOISE: tl.constexpr = noise_ptr is not None
+    ENTROPY: tl.constexpr = entropy_ptr is not None
     programs = tl.num_programs(0)
-    i_t, i_r, share, used = work_of(tl.program_id(0), programs, tl.cdiv(rows, BM), vocabulary, BV)
-    first = i_t * BM
-    if (first < rows) & (i_r < used):
-        row = first + tl.arange(0, BM)
+    i_t, i_r, share, used = work_of(tl.program_id(0), programs, (rows - 1) // BM + 1, vocabulary, BV)
+    q0 = i_t * BM
+    if (q0 < rows) & (i_r < used):
+        row = q0 + tl.arange(0, BM)
         m_m = row < rows
-        p_h = hidden_at(h_ptr, s_batch, s_row, row // length, row, length, None, ALIGNED)
-        top, token, second, total = best_of_range(
-            p_h, m_m, w_ptr, s_w, bias_ptr, flags_ptr, i_r * share, i_r * share + tl.minimum(share, vocabulary - i_r * share),
-            D, HIDDEN, ALIGNED, True, BM, BV, BK,
+        draw = None
+        if NOISE:
+            seed, place, temperature = noise_at(noise_ptr, tl.where(m_m, row, q0)[:, None])
+            draw = seed, place, temperature, id_offset
+        begin = i_r * share
+        found = best_of_range(
+            hidden_at(h_ptr, s_batch, s_row, row // length, row, length, None, ALIGNED), m_m, w_ptr, s_w, bias_ptr,
+            flags_ptr, draw, begin, tl.minimum(share, vocabulary - begin), D, HIDDEN, ALIGNED, GROUPED, FAST, True,
+            ENTROPY, BM, BV, BK,
         )  # fmt: skip
         plane = programs.to(tl.int64) * BM
-        p_value = value_ptr + first.to(tl.int64) * used
-        p_id = id_ptr + first.to(tl.int64) * used
-        store_range(p_value, p_id, plane, i_r, used, m_m, top, token, second, total, True, BM)
+        p_value = value_ptr + q0.to(tl.int64) * used
+        p_id = id_ptr + q0.to(tl.int64) * used
+        publish_split(found, tl.arange(0, BM) * used + i_r, p_value, p_id, plane, NOISE, True, ENTROPY)
         publish(WAIT)
         if tl.atomic_add(ticket_ptr + i_t, 1, sem="acq_rel", scope="gpu") == used - 1:
-            top, token, second, total = merge_ranges(p_value, p_id, plane, m_m, used, True, BM, MERGED)
+            top, token, second, clean, high, total, spread = merge_ranges(
+                p_value, p_id, plane, used, NOISE, True, ENTROPY, BM, MERGED
+            )
             tl.store(ticket_ptr + i_t, 0)
-            best = tl.where(top == float("-inf"), lowest, token).to(tl.int64) + id_offset
-            tl.store(token_ptr + row, best, mask=m_m)
+            tl.store(token_ptr + row, tl.where(top == float("-inf"), lowest, token).to(tl.int64) + id_offset, mask=m_m)
             tl.store(top1_ptr + row, top + 0.0, mask=m_m)
             tl.store(top2_ptr + row, second + 0.0, mask=m_m)
-            tl.store(log_odds_ptr + row, log_odds_of(top, second, total, others), mask=m_m)
+            tl.store(log_odds_ptr + row, log_odds_of(clean, high, second, total, others), mask=m_m)
+            if ENTROPY:
+                tl.store(entropy_ptr + row, entropy_of(clean, high, second, total, spread, others), mask=m_m)
+            if NOISE:
+                tl.store(clean_ptr + row, clean + 0.0, mask=m_m)
 
 
 @triton.jit(
     do_not_specialize=[
-        "bias_ptr", "s_batch", "s_row", "s_w", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr",
-        "length_ptr", "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "value_ptr", "id_ptr", "ticket_ptr",
-        "batch", "rows", "length", "vocabulary", "lowest", "alpha", "beta", "min_length", "window",
+        "bias_ptr", "s_batch", "s_row", "s_w", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr", "noise_ptr",
+        "length_ptr", "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "log_odds_ptr", "value_ptr", "id_ptr",
+        "ticket_ptr", "batch", "rows", "length", "vocabulary", "lowest", "others", "alpha", "beta", "min_length",
+        "window",
     ]
 )  # fmt: skip
 def head_commit_kernel(
@@ -136,11 +139,13 @@ def head_commit_kernel(
     active_ptr,
     starts_ptr,
     flags_ptr,
+    noise_ptr,
     length_ptr,
     finished_ptr,
     token_ptr,
     margin_ptr,
     top1_ptr,
+    log_odds_ptr,
     value_ptr,
     id_ptr,
     ticket_ptr,
@@ -149,6 +154,7 @@ def head_commit_kernel(
     length,
     vocabulary,
     lowest,
+    others,
     alpha,
     beta,
     min_length,
@@ -160,6 +166,7 @@ def head_commit_kernel(
     KEEP: tl.constexpr,
     HIDDEN: tl.constexpr,
     ALIGNED: tl.constexpr,
+    FAST: tl.constexpr,
     BM: tl.constexpr,
     BV: tl.constexpr,
     BK: tl.constexpr,
@@ -167,46 +174,53 @@ def head_commit_kernel(
     CHUNK: tl.constexpr,
     WAIT: tl.constexpr,
 ):
-    """Tickets: one per sequence, then one per tile."""
-    i_p = tl.program_id(0)
+    """Tickets: one per sequence, then one per tile. `others`: as in `odds`."""
+    NOISE: tl.constexpr = noise_ptr is not None
+    REST: tl.constexpr = log_odds_ptr is not None
     programs = tl.num_programs(0)
     scored = count_scored(
         cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR, CHUNK
     )
     clear_unscored(
-        token_ptr, margin_ptr, top1_ptr, length_ptr, finished_ptr, scored, cu_ptr, active_ptr, starts_ptr, batch,
-        length, rows, alpha, beta, min_length, HAS_FLOOR, CHUNK,
+        token_ptr, margin_ptr, top1_ptr, log_odds_ptr, length_ptr, finished_ptr, scored, cu_ptr, active_ptr,
+        starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR, CHUNK,
     )  # fmt: skip
-    if scored == 0:
-        return
-    i_t, i_r, share, used = work_of(i_p, programs, tl.cdiv(scored, BM), vocabulary, BV)
-    first = i_t * BM
-    if (first < scored) & (i_r < used):
-        q = first + tl.arange(0, BM)
+    i_t, i_r, share, used = work_of(tl.program_id(0), programs, tl.maximum(scored - 1, 0) // BM + 1, vocabulary, BV)
+    q0 = i_t * BM
+    if (q0 < scored) & (i_r < used):
+        q = q0 + tl.arange(0, BM)
         m_m = q < scored
-        b, before = sequence_of_scored(
+        b, before = sequences_of_scored(
             q, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR, CHUNK
         )
-        begin, _, _ = scored_at(
+        first, _, _ = scored_at(
             b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
         )
-        row = begin + (q - before)
-        p_h = hidden_at(h_ptr, s_batch, s_row, b, row, length, cu_ptr, ALIGNED)
-        v1, i1, v2, s = best_of_range(
-            p_h, m_m, w_ptr, s_w, bias_ptr, flags_ptr, i_r * share, i_r * share + tl.minimum(share, vocabulary - i_r * share),
-            D, HIDDEN, ALIGNED, False, BM, BV, BK,
+        row = tl.where(m_m, first + (q - before), 0)
+        draw = None
+        if NOISE:
+            seed, place, temperature = noise_at(noise_ptr, row[:, None])
+            draw = seed, place, temperature, tl.full((), 0, tl.int64)
+        begin = i_r * share
+        found = best_of_range(
+            hidden_at(h_ptr, s_batch, s_row, b, row, length, cu_ptr, ALIGNED), m_m, w_ptr, s_w, bias_ptr, flags_ptr,
+            draw, begin, tl.minimum(share, vocabulary - begin), D, HIDDEN, ALIGNED, True, FAST, REST, False, BM, BV, BK,
         )  # fmt: skip
         plane = programs.to(tl.int64) * BM
-        p_value = value_ptr + first.to(tl.int64) * used
-        p_id = id_ptr + first.to(tl.int64) * used
-        store_range(p_value, p_id, plane, i_r, used, m_m, v1, i1, v2, s, False, BM)
+        p_value = value_ptr + q0.to(tl.int64) * used
+        p_id = id_ptr + q0.to(tl.int64) * used
+        publish_split(found, tl.arange(0, BM) * used + i_r, p_value, p_id, plane, NOISE, REST, False)
         publish(WAIT)
         if tl.atomic_add(ticket_ptr + batch + i_t, 1, sem="acq_rel", scope="gpu") == used - 1:
-            v1, i1, v2, s = merge_ranges(p_value, p_id, plane, m_m, used, False, BM, MERGED)
+            v1, i1, v2, clean, high, total, _spread = merge_ranges(
+                p_value, p_id, plane, used, NOISE, REST, False, BM, MERGED
+            )
             tl.store(ticket_ptr + batch + i_t, 0)
             tl.store(token_ptr + row, tl.where(v1 == float("-inf"), lowest, i1).to(tl.int64), mask=m_m)
             tl.store(margin_ptr + row, tl.where(v1 == v2, 0.0, v1 - v2), mask=m_m)
             tl.store(top1_ptr + row, v1 + 0.0, mask=m_m)
+            if REST:
+                tl.store(log_odds_ptr + row, log_odds_of(clean, high, v2, total, others), mask=m_m)
             publish(WAIT)
             select_complete(
                 b, m_m, ticket_ptr, token_ptr, margin_ptr, length_ptr, finished_ptr, flags_ptr, cu_ptr, active_ptr,
@@ -240,10 +254,10 @@ def select_complete(
 
 @triton.jit
 def clear_unscored(
-    token_ptr, margin_ptr, top1_ptr, length_ptr, finished_ptr, scored, cu_ptr, active_ptr, starts_ptr, batch, length,
-    rows, alpha, beta, min_length, HAS_FLOOR: tl.constexpr, CHUNK: tl.constexpr,
+    token_ptr, margin_ptr, top1_ptr, log_odds_ptr, length_ptr, finished_ptr, scored, cu_ptr, active_ptr, starts_ptr,
+    batch, length, rows, alpha, beta, min_length, HAS_FLOOR: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """This program's share of what nobody scores: token -1, margin and largest logit -inf; sequences of length 0."""
+    """This program's share of what nobody scores: rows get token -1 and else -inf, sequences without rows length 0."""
     o = tl.arange(0, CHUNK)
     stride = tl.num_programs(0) * CHUNK
     for r0 in range(tl.program_id(0) * CHUNK, rows, stride):
@@ -254,8 +268,11 @@ def clear_unscored(
         )
         m = (row < rows) & ((row < first) | (row - first >= count) | (scored == 0))
         tl.store(token_ptr + row, tl.full((CHUNK,), -1, tl.int64), mask=m)
-        tl.store(margin_ptr + row, tl.full((CHUNK,), float("-inf"), tl.float32), mask=m)
-        tl.store(top1_ptr + row, tl.full((CHUNK,), float("-inf"), tl.float32), mask=m)
+        nothing = tl.full((CHUNK,), float("-inf"), tl.float32)
+        tl.store(margin_ptr + row, nothing, mask=m)
+        tl.store(top1_ptr + row, nothing, mask=m)
+        if log_odds_ptr is not None:
+            tl.store(log_odds_ptr + row, nothing, mask=m)
     for b0 in range(tl.program_id(0) * CHUNK, batch, stride):
         _, _, count = scored_at(
             b0 + o, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
@@ -286,33 +303,39 @@ def linear_token_stats(
     rows, length, s_batch = rows_of(hidden, hidden.dim() - 1)
     tokens = hidden.new_empty(hidden.shape[:-1], dtype=torch.int64)
     top1, top2, log_odds = (hidden.new_empty(hidden.shape[:-1], dtype=torch.float32) for _ in range(3))
-    nothing = hidden.new_empty(0, dtype=torch.float32), hidden.new_empty(0, dtype=torch.float32)
+    asked = (hidden.shape[:-1] if there else (0,) for there in (entropy, noise is not None))
+    h, clean = (hidden.new_empty(shape, dtype=torch.float32) for shape in asked)
+    results = tokens, top1, top2, log_odds, h, clean
     if rows == 0:
-        return tokens, top1, top2, log_odds, *nothing
+        return results
     plan = configs.launch_of(hidden, weight.size(0), rows, rows, programs, config)
-    room = plan.room(STATS_PLANES)
+    room = plan.room(planes(noise is not None, True, entropy))
     partials, tickets = shared_memory(partials, tickets, *room, hidden.device)
     operands, options = _products(hidden, weight, bias, s_batch, plan.config)
     head_stats_kernel[(plan.programs,)](
         *operands,
         flags,
+        noise,
         tokens,
         top1,
         top2,
         log_odds,
+        h if entropy else None,
+        None if noise is None else clean,
         partials.view(torch.float32),
         partials,
         tickets,
         rows,
         length,
         weight.size(0),
-        id_offset,
         lowest,
         weight.size(0) - 1 - (0 if suppressed is None else suppressed.numel()),
+        id_offset,
         HIDDEN=suppressed is not None,
+        GROUPED=noise is None or id_offset % 4 == 0,
         **options,
     )
-    return tokens, top1, top2, log_odds, *nothing
+    return results
 
 
 def linear_commit_prefix(
@@ -339,28 +362,31 @@ def linear_commit_prefix(
     batch = batch_of(hidden, hidden.dim() - 1, cu_rows)
     tokens = hidden.new_empty(hidden.shape[:-1], dtype=torch.int64)
     margins = hidden.new_empty(hidden.shape[:-1], dtype=torch.float32)
-    top1, nothing = torch.empty_like(margins), hidden.new_empty(0, dtype=torch.float32)
+    top1, odds = torch.empty_like(margins), torch.empty_like(margins) if log_odds else margins.new_empty(0)
     lengths, finished = new_lengths(hidden, batch)
-    results = (lengths, finished.view(torch.bool), tokens, margins, top1, nothing)
+    results = lengths, finished.view(torch.bool), tokens, margins, top1, odds
     if batch == 0:  # there may be rows, but they belong to no sequence
         tokens.fill_(-1)
-        margins.fill_(-torch.inf)
-        top1.fill_(-torch.inf)
+        for column in (margins, top1, odds):
+            column.fill_(-torch.inf)
         return results
     slots = commit_slots(hidden, cu_rows, n_active, rule_of(*rule))
     plan = configs.launch_of(hidden, weight.size(0), slots.count, slots.likely, programs, config)
-    partials, tickets = shared_memory(partials, tickets, *plan.room(COMMIT_PLANES, batch), hidden.device)
+    room = plan.room(planes(noise is not None, log_odds, False), batch)
+    partials, tickets = shared_memory(partials, tickets, *room, hidden.device)
     operands, options = _products(hidden, weight, bias, s_batch, plan.config)
     numbers, flags_of_rule = rule_options(*rule)
     head_commit_kernel[(plan.programs,)](
         *operands,
         *sequences,
         flags,
+        noise,
         lengths,
         finished,
         tokens,
         margins,
         top1,
+        odds if log_odds else None,
         partials.view(torch.float32),
         partials,
         tickets,
@@ -369,6 +395,7 @@ def linear_commit_prefix(
         length,
         weight.size(0),
         lowest,
+        weight.size(0) - 1 - (0 if suppressed is None else suppressed.numel()),
         *numbers,
         **flags_of_rule,
         HIDDEN=suppressed is not None,
@@ -387,7 +414,7 @@ def _products(
     strides = (s_batch // unit, hidden.stride(-2) // unit, weight.stride(0) // unit)
     constants = {
         "D": hidden.size(-1), "ALIGNED": aligned, "BM": tile.rows, "BV": tile.ids, "BK": tile.depth,
-        "MERGED": tile.merged, "WAIT": tile.wait,
+        "MERGED": tile.merged, "FAST": tile.fast, "WAIT": tile.wait,
     }  # fmt: skip
     return (hidden, weight, bias, *strides), {**constants, **tile.options}
 

@@ -29,6 +29,7 @@ class Launch:
         aligned = is_aligned(logits, flags)
         self.options: dict[str, Any] = {
             "ALIGNED": aligned, "SPLITS": self.splits, "BLOCK": self.config.block, "WAIT": self.config.wait,
+            "FAST": self.config.fast,
             **self.config.options(aligned),
         }  # fmt: skip
         self.device = logits.device

@@ -1,7 +1,7 @@
-"""Device functions of the head: which rows and ids a program has, and the two largest logits of its tile of products.
+"""Device functions of the head: which rows and ids a program has, and the best of its products.
 
-A tile has rows that are scored and no others: they are numbered through all sequences, and tile t has those from t * BM
-on. Programs with the same tile divide the vocabulary into ranges.
+A tile has scored rows and no others: they are numbered through all sequences, and tile t has those from t * BM on.
+Programs with the same tile divide the vocabulary into ranges. What is kept of a row is what `top2.merge` returns.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .noise import gumbel, random_words
 from .rows import sequence_at, sequence_of
 from .rule import scored_rows
-from .top2 import BIG, hide, merge, weight
+from .top2 import BIG, distance, hide, merge, weight
 
 STEP = tl.constexpr(16)  # ranges begin at multiples of this
+UNIT = tl.constexpr(16)  # strides of aligned tensors are given in so many elements, so that the compiler knows
 
 
 @triton.jit
 def scored_at(
     b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR: tl.constexpr
-):  # fmt: skip
+):
     """First row, N and number of scored rows of sequences. Past the last sequence there are none."""
     first, given, n = sequence_at(tl.minimum(b, batch - 1), cu_ptr, active_ptr, starts_ptr, length, rows)
     wanted = scored_rows(n, alpha, beta, min_length, HAS_FLOOR)
@@ -35,9 +37,9 @@ def count_scored(
     """How many rows of all sequences are scored: none if the borders decrease anywhere."""
     total = tl.full((), 0, tl.int64)
     for b0 in range(0, batch, CHUNK):
-        o_b = b0 + tl.arange(0, CHUNK)
         _, _, scored = scored_at(
-            o_b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
+            b0 + tl.arange(0, CHUNK), cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length,
+            HAS_FLOOR,
         )  # fmt: skip
         total += tl.sum(scored.to(tl.int64), 0)
     if cu_ptr is not None:
@@ -47,11 +49,11 @@ def count_scored(
 
 
 @triton.jit
-def sequence_of_scored(
+def sequences_of_scored(
     q, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sequences of scored rows number q [M], and how many rows are scored before these sequences."""
+    """The sequences of scored rows number q [M], and how many rows are scored before these sequences."""
     b = q * 0
     before = q * 0
     seen = tl.full((), 0, tl.int32)
@@ -59,7 +61,7 @@ def sequence_of_scored(
         o_b = b0 + tl.arange(0, CHUNK)
         _, _, scored = scored_at(
             o_b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
-        )  # fmt: skip
+        )
         end = seen + tl.cumsum(scored, 0)
         passed = (end[None, :] <= q[:, None]) & (o_b < batch)[None, :]  # [M, CHUNK]
         b += tl.sum(passed.to(tl.int32), 1)
@@ -69,86 +71,52 @@ def sequence_of_scored(
 
 
 @triton.jit
+def sequences_of(row, cu_ptr, length, batch, CHUNK: tl.constexpr):
+    """The sequences of rows [M] if the borders do not decrease; `batch` for rows after the last border."""
+    if cu_ptr is None:
+        b = row // length
+    else:
+        b = row * 0
+        for b0 in range(0, batch, CHUNK):
+            o_b = b0 + tl.arange(0, CHUNK)
+            border = tl.load(cu_ptr + 1 + o_b, mask=o_b < batch, other=BIG)
+            b += tl.sum((border[None, :] <= row[:, None]).to(tl.int32), 1)
+    return b
+
+
+@triton.jit
+def hidden_at(h_ptr, s_batch, s_row, b, row, length, cu_ptr, ALIGNED: tl.constexpr):
+    """Where the hidden states of rows begin, [M, 1]; `b` is which sequence of a batch each belongs to."""
+    if ALIGNED:
+        s_batch *= UNIT
+        s_row *= UNIT
+    o_h = row.to(tl.int64) * s_row
+    if cu_ptr is None:
+        o_h += b.to(tl.int64) * (s_batch - length.to(tl.int64) * s_row)
+    return h_ptr + o_h[:, None]
+
+
+@triton.jit
 def work_of(i_p, programs, tiles, vocabulary, BV: tl.constexpr):
     """Tile and range of a program, ids of a range, and how many ranges there are.
 
-    Programs that are left over have a tile past the last, or a range past the last.
+    Programs that are left over have a tile or a range past the last.
     """
     ranges = programs // tiles
     share = tl.maximum((vocabulary - 1) // ranges // STEP * STEP + STEP, BV)
     if ranges == 1:
-        share = vocabulary  # which rounded up might not fit 32 bits
+        share = vocabulary  # rounded up it might not fit 32 bits
     return i_p // ranges, i_p % ranges, share, (vocabulary - 1) // share + 1
 
 
 @triton.jit
-def join(a1, ai, a2, a_s, b1, bi, b2, b_s, REST: tl.constexpr):
-    """Two results for the same rows as one; the ids of b come after those of a. A NaN stays in the second best."""
-    loser = tl.minimum(a1, b1)
-    second = tl.maximum(
-        tl.maximum(a2, b2, propagate_nan=tl.PropagateNan.ALL), loser, propagate_nan=tl.PropagateNan.ALL
-    )
-    s = a_s
-    if REST:
-        s = a_s * weight(a2, second) + b_s * weight(b2, second) + weight(loser, second)
-    return tl.maximum(a1, b1), tl.where(b1 > a1, bi, ai), second, s
-
-
-@triton.jit
-def best_of_tile(x, ids, REST: tl.constexpr):
-    """Best, its id, second best and the others' weight, of every row of logits [M, N]."""
-    nan = tl.max((x != x).to(tl.int32), 1) != 0
-    x = tl.where(x != x, float("-inf"), x)
-    best = tl.max(x, 1)
-    token = tl.min(tl.where(x == best[:, None], ids[None, :], BIG), 1)
-    x = tl.where(ids[None, :] == token[:, None], float("-inf"), x)
-    second = tl.max(x, 1)
-    total = best * 0.0
-    if REST:
-        total = tl.sum(tl.where(ids[None, :] == token[:, None], 0.0, weight(x, second[:, None])), 1)
-    return best, token, tl.where(nan, float("nan"), second), total
-
-
-@triton.jit
-def best_of_range(
-    p_h, m_m, w_ptr, s_w, bias_ptr, flags_ptr, begin, end, D: tl.constexpr, HIDDEN: tl.constexpr,
-    ALIGNED: tl.constexpr, REST: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """The ids [begin, end) of a tile of rows: best, its id, second best and the others' weight relative to it, [BM].
-
-    `p_h` [BM, 1] are the rows' hidden states; rows that `m_m` leaves out are not read.
-    """
-    o_v = tl.arange(0, BV)
-    o_k = tl.arange(0, BK)
-    v1 = tl.full((BM,), float("-inf"), tl.float32)
-    i1 = tl.full((BM,), BIG, tl.int32)
-    v2 = v1
-    s = tl.zeros((BM,), tl.float32)
-    if ALIGNED:
-        s_w *= 16
-    for v0 in range(begin, end, BV):
-        m_v = o_v < end - v0
-        p_w = w_ptr + (begin * 0 + v0).to(tl.int64) * s_w
-        x = products(p_h, m_m, p_w, s_w, m_v, o_v, o_k, D, BM, BV, BK)
-        ids = v0 + o_v
-        if bias_ptr is not None:
-            x += tl.load(bias_ptr + ids, mask=m_v, other=0.0).to(tl.float32)[None, :]
-        if HIDDEN:
-            x = hide(x, tl.load(flags_ptr + ids, mask=m_v, other=0)[None, :])
-        x = tl.where(m_v[None, :], x, float("-inf"))
-        t1, ti, t2, ts = best_of_tile(x, ids, REST)
-        v1, i1, v2, s = join(v1, i1, v2, s, t1, ti, t2, ts, REST)
-    return v1, i1, v2, s
-
-
-@triton.jit
 def products(
-    p_h, m_m, p_w, s_w, m_v, o_v, o_k, D: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr,
-    BK: tl.constexpr,
+    p_h, m_m, p_w, s_w, m_v, D: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr
 ):  # fmt: skip
     """Hidden states times the weights of BV ids, accumulated in float32."""
-    p_w = p_w + o_v[None, :] * s_w + o_k[:, None]  # [BK, BV]
+    o_k = tl.arange(0, BK)
     p_h = p_h + o_k[None, :]  # [BM, BK]
+    p_w = p_w + tl.arange(0, BV)[None, :] * s_w + o_k[:, None]  # [BK, BV]
     x = tl.zeros((BM, BV), tl.float32)
     for k0 in range(0, D, BK):
         m_h = m_m[:, None]
@@ -164,37 +132,104 @@ def products(
 
 
 @triton.jit
-def merge_ranges(p_value, p_id, plane, m_m, used, REST: tl.constexpr, BM: tl.constexpr, MERGED: tl.constexpr):
-    """Joins what the programs of a tile have published, as planes [BM, used]: best, second, id, weight."""
-    o_m = tl.arange(0, BM)
-    v1 = tl.full((BM,), float("-inf"), tl.float32)
-    i1 = tl.full((BM,), BIG, tl.int32)
-    v2 = v1
-    s = tl.zeros((BM,), tl.float32)
-    for r0 in range(0, used, MERGED):
-        o_r = r0 + tl.arange(0, MERGED)
-        m = m_m[:, None] & (o_r < used)[None, :]
-        q = o_m[:, None] * used + o_r[None, :]
-        b1 = tl.load(p_value + q, mask=m, other=float("-inf"), cache_modifier=".cg")  # [BM, MERGED]
-        b2 = tl.load(p_value + plane + q, mask=m, other=float("-inf"), cache_modifier=".cg")
-        bi = tl.load(p_id + 2 * plane + q, mask=m, other=BIG, cache_modifier=".cg")
-        bs = b1
-        if REST:
-            bs = tl.load(p_value + 3 * plane + q, mask=m, other=0.0, cache_modifier=".cg")
-        r1, ri, r2, rs = merge(b1, bi, b2, bs, 1, REST)
-        v1, i1, v2, s = join(v1, i1, v2, s, r1, ri, r2, rs, REST)
-    return v1, i1, v2, s
+def best_of_tile(x, y, ids, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
+    """What `merge` returns of rows of logits x [M, N] whose noisy logits are y; without noise these are the same."""
+    nan = tl.max((x != x).to(tl.int32), 1) != 0
+    y = tl.where(x != x, float("-inf"), y)
+    top = tl.max(y, 1)
+    token = tl.min(tl.where(y == top[:, None], ids, BIG), 1)
+    won = ids == token[:, None]
+    others = tl.where(won, float("-inf"), y)
+    second = tl.max(others, 1)
+    clean, high = top, second
+    if NOISE:
+        x = tl.where(x != x, float("-inf"), x)
+        clean = tl.max(tl.where(won, x, float("-inf")), 1)
+        others = tl.where(won, float("-inf"), x)
+        high = tl.max(others, 1)
+    total = top * 0.0
+    spread = total
+    if REST:
+        e = tl.where(won, 0.0, weight(others, high[:, None]))
+        total = tl.sum(e, 1)
+        if ENTROPY:
+            spread = tl.sum(e * distance(others, high[:, None]), 1)
+    return top, token, tl.where(nan, float("nan"), second), clean, high, total, spread
 
 
 @triton.jit
-def sequences_of(row, cu_ptr, length, batch, CHUNK: tl.constexpr):
-    """The sequences of rows [M] of borders that do not decrease; `batch` for rows after the last border."""
-    if cu_ptr is None:
-        b = row // length
-    else:
-        b = row * 0
-        for b0 in range(0, batch, CHUNK):
-            o_b = b0 + tl.arange(0, CHUNK)
-            border = tl.load(cu_ptr + 1 + o_b, mask=o_b < batch, other=BIG)
-            b += tl.sum((border[None, :] <= row[:, None]).to(tl.int32), 1)
-    return b
+def nothing_yet(BM: tl.constexpr):
+    """What is known of BM rows before the first id."""
+    none = tl.full((BM,), float("-inf"), tl.float32)
+    zero = tl.zeros((BM,), tl.float32)
+    return none, tl.full((BM,), BIG, tl.int32), none, none, none, zero, zero
+
+
+@triton.jit
+def both(a, b, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
+    """What is known of rows [M] from two parts of the vocabulary."""
+    lanes = (
+        tl.join(a[0], b[0]), tl.join(a[1], b[1]), tl.join(a[2], b[2]), tl.join(a[3], b[3]), tl.join(a[4], b[4]),
+        tl.join(a[5], b[5]), tl.join(a[6], b[6]),
+    )  # fmt: skip
+    return merge(lanes, 1, NOISE, REST, ENTROPY)
+
+
+@triton.jit
+def best_of_range(
+    p_h, m_m, w_ptr, s_w, bias_ptr, flags_ptr, draw, begin, count, D: tl.constexpr, HIDDEN: tl.constexpr,
+    ALIGNED: tl.constexpr, GROUPED: tl.constexpr, FAST: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr,
+    BM: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """What is known of a tile of rows from `count` ids. `p_h` [BM, 1] are the rows' hidden states, `m_m` which exist.
+
+    `draw` is None without noise, else seeds, places and temperatures [BM, 1], and the first id of the vocabulary.
+    GROUPED: that is a multiple of 4.
+    """
+    if ALIGNED:
+        s_w *= UNIT
+    o_v = tl.arange(0, BV)
+    found = nothing_yet(BM)
+    for i_v in range(0, (count - 1) // BV + 1):
+        v0 = begin + i_v * BV
+        m_v = o_v < count - i_v * BV
+        x = products(p_h, m_m, w_ptr + v0.to(tl.int64) * s_w, s_w, m_v, D, BM, BV, BK)
+        if bias_ptr is not None:
+            x += tl.load(bias_ptr + v0 + o_v, mask=m_v, other=0.0).to(tl.float32)[None, :]
+        if HIDDEN:
+            x = hide(x, tl.load(flags_ptr + v0 + o_v, mask=m_v, other=0)[None, :])
+        x = tl.where(m_v[None, :], x, float("-inf"))
+        y = x
+        if draw is not None:
+            seed, place, temperature, id_offset = draw
+            y = x + temperature * gumbel(random_words(seed, place, id_offset + v0, BV, 2, GROUPED), FAST)
+        best = best_of_tile(x, y, (v0 + o_v)[None, :], draw is not None, REST, ENTROPY)
+        found = both(found, best, draw is not None, REST, ENTROPY)
+    return found
+
+
+@triton.jit
+def merge_ranges(
+    p_value, p_id, plane, used, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr,
+    BM: tl.constexpr, MERGED: tl.constexpr,
+):  # fmt: skip
+    """Joins what the `used` programs of a tile have published, MERGED of them at once: planes [BM, used]."""
+    o_m = tl.arange(0, BM)
+    found = nothing_yet(BM)
+    for r0 in range(0, used, MERGED):
+        o_r = r0 + tl.arange(0, MERGED)
+        m = (o_m[:, None] >= 0) & (o_r < used)[None, :]
+        q = o_m[:, None] * used + o_r[None, :]
+        v1 = tl.load(p_value + q, mask=m, other=float("-inf"), cache_modifier=".cg")  # [BM, MERGED]
+        v2 = tl.load(p_value + plane + q, mask=m, other=float("-inf"), cache_modifier=".cg")
+        i1 = tl.load(p_id + 2 * plane + q, mask=m, other=BIG, cache_modifier=".cg")
+        clean, r, s, t = v1, v2, v1, v1
+        if REST:
+            s = tl.load(p_value + 3 * plane + q, mask=m, other=0.0, cache_modifier=".cg")
+            if NOISE:
+                clean = tl.load(p_value + 4 * plane + q, mask=m, other=float("-inf"), cache_modifier=".cg")
+                r = tl.load(p_value + 5 * plane + q, mask=m, other=float("-inf"), cache_modifier=".cg")
+        if ENTROPY:
+            t = tl.load(p_value + (6 if NOISE else 4) * plane + q, mask=m, other=0.0, cache_modifier=".cg")
+        found = both(found, merge((v1, i1, v2, clean, r, s, t), 1, NOISE, REST, ENTROPY), NOISE, REST, ENTROPY)
+    return found

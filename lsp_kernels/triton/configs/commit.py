@@ -15,8 +15,6 @@ from .device import CDNA, DTYPES, NVIDIA, RDNA, device_of
 MOST_SPLITS = 16
 LEAST_SPLIT = 8192  # ids; a program with fewer costs more than it saves
 PROGRAMS_PER_PROCESSOR = 4
-COMMIT_PLANES = 3  # partials per row and split: best, second, id
-STATS_PLANES = 4  # these, and the weight of the others
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class CommitConfig:
         The same for rows that are not aligned. Their ids are loaded one by one, which takes more registers.
     wait : bool
         Whether a barrier leaves the stores of other waves in flight (gfx9), so that a wait must come before it.
+    fast : bool
+        Whether the logarithms of noise are NVIDIA's instruction.
     """
 
     block: int = 2048
@@ -44,6 +44,7 @@ class CommitConfig:
     maxnreg: int | None = None
     maxnreg_unaligned: int | None = None
     wait: bool = False
+    fast: bool = False
 
     def options(self, aligned: bool = True) -> dict[str, int]:
         """The launch options under Triton's names."""
@@ -55,7 +56,7 @@ Table = dict[torch.dtype, CommitConfig]
 
 
 def _nvidia(maxnreg: int) -> Table:
-    return {dtype: CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96) for dtype in DTYPES}
+    return {dtype: CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96, fast=True) for dtype in DTYPES}
 
 
 # Waves of 64 lanes: with 16-bit dtypes it takes 4096 ids to give each lane 128 bits.
@@ -106,13 +107,24 @@ def commit_workspace(
     """The numbers of partials and tickets that a launch of commit_prefix needs."""
     slots = commit_slots(logits, cu_rows, n_active, rule)
     splits = splits_of(slots.likely, logits.size(-1), device_of(logits.device).processors)
-    return room_of(slots.count, splits, COMMIT_PLANES, batch_of(logits, logits.dim() - 1, cu_rows))
+    return room_of(slots.count, splits, MOST_PLANES, batch_of(logits, logits.dim() - 1, cu_rows))
 
 
 def stats_workspace(logits: Tensor) -> tuple[int, int]:
     """The numbers of partials and tickets that a launch of token_stats needs."""
     rows = math.prod(logits.shape[:-1])
-    return room_of(rows, splits_of(rows, logits.size(-1), device_of(logits.device).processors), STATS_PLANES)
+    return room_of(rows, splits_of(rows, logits.size(-1), device_of(logits.device).processors), MOST_PLANES)
+
+
+def planes(noise: bool, rest: bool, entropy: bool) -> int:
+    """The number of partials per row and split: best, second and id, and what is kept of the others.
+
+    For the log-odds (`rest`) a weight, with noise also two clean logits; for the entropy another weight.
+    """
+    return 3 + rest * (3 if noise else 1) + entropy
+
+
+MOST_PLANES = planes(noise=True, rest=True, entropy=True)
 
 
 def room_of(rows: int, splits: int, planes: int, sequences: int = 0) -> tuple[int, int]:

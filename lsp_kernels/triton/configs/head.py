@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..._shapes import batch_of
 from ...rule import PrefixRule
-from .commit import COMMIT_PLANES, STATS_PLANES, commit_slots
-from .device import CDNA, DTYPES, device_of
+from .commit import MOST_PLANES, commit_slots
+from .device import CDNA, DTYPES, NVIDIA, device_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class HeadConfig:
     depth : int
         Values of a hidden state that are multiplied at once.
     warps, stages : int
-    wait : bool
+    wait, fast : bool
         As in `commit.CommitConfig`.
     """
 
@@ -35,6 +35,7 @@ class HeadConfig:
     warps: int = 4
     stages: int = 1
     wait: bool = False
+    fast: bool = False
 
     @property
     def merged(self) -> int:
@@ -67,7 +68,8 @@ _TILES: dict[str, tuple[list[Tile], list[Tile]]] = {
 
 
 def _head(architecture: str, dtype: torch.dtype) -> list[HeadConfig]:
-    return [replace(tile, wait=architecture in CDNA) for tile in _TILES[architecture][dtype == torch.float32]]
+    own = {"wait": architecture in CDNA, "fast": architecture in NVIDIA}
+    return [replace(tile, **own) for tile in _TILES[architecture][dtype == torch.float32]]
 
 
 HEAD = {name: {dtype: _head(name, dtype) for dtype in DTYPES} for name in _TILES}
@@ -113,7 +115,7 @@ def launch_of(
 def head_stats_workspace(hidden: Tensor, weight: Tensor) -> tuple[int, int]:
     """The numbers of partials and tickets that a launch of linear_token_stats needs."""
     rows = math.prod(hidden.shape[:-1])
-    return launch_of(hidden, weight.size(0), rows, rows).room(STATS_PLANES)
+    return launch_of(hidden, weight.size(0), rows, rows).room(MOST_PLANES)
 
 
 def head_commit_workspace(
@@ -122,4 +124,4 @@ def head_commit_workspace(
     """The numbers of partials and tickets that a launch of linear_commit_prefix needs."""
     slots = commit_slots(hidden, cu_rows, n_active, rule)
     launch = launch_of(hidden, weight.size(0), slots.count, slots.likely)
-    return launch.room(COMMIT_PLANES, batch_of(hidden, hidden.dim() - 1, cu_rows))
+    return launch.room(MOST_PLANES, batch_of(hidden, hidden.dim() - 1, cu_rows))
