@@ -19,7 +19,7 @@ from torch import Tensor
 from .._operands import check_linear_commit_prefix, check_linear_token_stats
 from .._shapes import batch_of
 from .configs import head as configs
-from .configs.commit import commit_slots, planes
+from .configs.commit import planes
 from .launch import check_flags, new_lengths, rows_of, rule_of, rule_options
 from .noise import noise_at
 from .odds import entropy_of, log_odds_of
@@ -308,7 +308,7 @@ def linear_token_stats(
     results = tokens, top1, top2, log_odds, h, clean
     if rows == 0:
         return results
-    plan = configs.launch_of(hidden, weight.size(0), rows, rows, programs, config)
+    plan = configs.stats_launch(hidden, weight, noise is not None, programs, config)
     room = plan.room(planes(noise is not None, True, entropy))
     partials, tickets = shared_memory(partials, tickets, *room, hidden.device)
     operands, options = _products(hidden, weight, bias, s_batch, plan.config)
@@ -370,8 +370,8 @@ def linear_commit_prefix(
         for column in (margins, top1, odds):
             column.fill_(-torch.inf)
         return results
-    slots = commit_slots(hidden, cu_rows, n_active, rule_of(*rule))
-    plan = configs.launch_of(hidden, weight.size(0), slots.count, slots.likely, programs, config)
+    shape = (hidden, weight, cu_rows, n_active, rule_of(*rule), noise is not None)
+    plan = configs.commit_launch(*shape, programs, config)
     room = plan.room(planes(noise is not None, log_odds, False), batch)
     partials, tickets = shared_memory(partials, tickets, *room, hidden.device)
     operands, options = _products(hidden, weight, bias, s_batch, plan.config)

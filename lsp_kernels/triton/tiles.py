@@ -167,12 +167,29 @@ def nothing_yet(BM: tl.constexpr):
 
 @triton.jit
 def both(a, b, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
-    """What is known of rows [M] from two parts of the vocabulary."""
-    lanes = (
-        tl.join(a[0], b[0]), tl.join(a[1], b[1]), tl.join(a[2], b[2]), tl.join(a[3], b[3]), tl.join(a[4], b[4]),
-        tl.join(a[5], b[5]), tl.join(a[6], b[6]),
-    )  # fmt: skip
-    return merge(lanes, 1, NOISE, REST, ENTROPY)
+    """`merge` of two parts of the vocabulary, for rows [M]; the ids of b come after those of a.
+
+    `merge` itself would need the two in a dimension of 2, which not every layout of tensor cores has.
+    """
+    a_top, a_id, a_second, a_clean, a_high, a_total, a_spread = a
+    b_top, b_id, b_second, b_clean, b_high, b_total, b_spread = b
+    won = b_top > a_top
+    loser = tl.minimum(a_top, b_top)
+    second = tl.maximum(a_second, b_second, propagate_nan=tl.PropagateNan.ALL)
+    second = tl.maximum(second, loser, propagate_nan=tl.PropagateNan.ALL)
+    top = tl.maximum(a_top, b_top)
+    clean, high = top, second
+    if NOISE:
+        loser, clean = tl.where(won, a_clean, b_clean), tl.where(won, b_clean, a_clean)
+        high = tl.maximum(tl.maximum(a_high, b_high), loser)
+    total, spread = a_total, a_spread
+    if REST:
+        total = a_total * weight(a_high, high) + b_total * weight(b_high, high) + weight(loser, high)
+    if ENTROPY:
+        a_spread = (a_spread + distance(a_high, high) * a_total) * weight(a_high, high)
+        b_spread = (b_spread + distance(b_high, high) * b_total) * weight(b_high, high)
+        spread = a_spread + b_spread + distance(loser, high) * weight(loser, high)
+    return top, tl.where(won, b_id, a_id), second, clean, high, total, spread
 
 
 @triton.jit
