@@ -116,7 +116,7 @@ def products(
     """Hidden states times the weights of BV ids, accumulated in float32."""
     o_k = tl.arange(0, BK)
     p_h = p_h + o_k[None, :]  # [BM, BK]
-    p_w = p_w + tl.arange(0, BV)[None, :] * s_w + o_k[:, None]  # [BK, BV]
+    p_w = p_w + tl.arange(0, BV).to(tl.int64)[None, :] * s_w + o_k[:, None]  # [BK, BV]
     x = tl.zeros((BM, BV), tl.float32)
     for k0 in range(0, D, BK):
         m_h = m_m[:, None]

@@ -63,8 +63,8 @@ _HOPPER = [Tile(16, 128, 128, 4, 4), Tile(32, 128, 128, 4, 3), Tile(64, 128, 64,
 _HOPPER_NOISE = [Tile(16, 128, 128, 4, 4), Tile(32, 64, 64, 4, 4), Tile(64, 64, 64, 8, 4)]
 _CDNA = [Tile(16, 128, 64, 4, 2), Tile(32, 128, 64, 4, 2), Tile(64, 128, 64, 8, 2), Tile(128, 128, 32, 8, 2)]
 _CDNA_NOISE = [Tile(16, 128, 64, 4, 2), Tile(32, 64, 64, 4, 2), Tile(64, 64, 64, 8, 2)]
-_RDNA = [Tile(16, 128, 64, 4, 2), Tile(32, 128, 64, 4, 2), Tile(64, 128, 64, 8, 2), Tile(128, 128, 32, 8, 2)]
-_RDNA_NOISE = [Tile(16, 128, 64, 4, 2), Tile(32, 64, 64, 4, 2), Tile(64, 64, 64, 8, 2)]
+_RDNA = [Tile(16, 128, 64, 4, 2), Tile(32, 64, 64, 4, 2), Tile(64, 128, 64, 8, 2), Tile(128, 128, 32, 8, 2)]
+_RDNA_NOISE = [Tile(16, 64, 64, 4, 2), Tile(32, 64, 64, 4, 2), Tile(64, 64, 64, 8, 2)]
 # float32 products are exact (IEEE), which only the tensor cores of gfx9 can do; elsewhere the tiles are small.
 _FLOAT32 = [Tile(16, 64, 32), Tile(32, 64, 32)]
 _FLOAT32_NOISE = [Tile(16, 64, 32), Tile(32, 32, 32)]
