@@ -275,9 +275,11 @@ def _shipped_attention(architecture: str) -> Iterator[Build]:
 
 def _shipped_head(architecture: str) -> Iterator[Build]:
     kernels, hip = (head.head_stats_kernel, head.head_commit_kernel), TARGETS[architecture].backend == "hip"
-    for dtype, noise in itertools.product((torch.bfloat16, torch.float32), (False, True)):
-        for config, kernel in itertools.product(configs.head.HEAD[architecture][dtype][noise], kernels):
-            yield build_head(kernel, architecture, dtype, config, noise=noise, rest=noise)
+    for noise in (False, True):
+        for config, kernel in itertools.product(configs.head.HEAD[architecture][torch.bfloat16][noise], kernels):
+            yield build_head(kernel, architecture, torch.bfloat16, config, noise=noise, rest=noise)
+        for config in configs.head.HEAD[architecture][torch.float32][noise]:
+            yield build_head(kernels[noise], architecture, torch.float32, config, noise=noise, rest=noise)
     for config in configs.head.HEAD[architecture][torch.float16][False]:
         yield build_head(head.head_commit_kernel, architecture, torch.float16, config)
     variants: list[dict[str, Any]] = [
@@ -286,5 +288,5 @@ def _shipped_head(architecture: str) -> Iterator[Build]:
     ]  # fmt: skip
     for options in variants:
         yield build_head(head.head_commit_kernel, architecture, **options)
-    for options in ({"noise": True, "grouped": False}, {"rest": True, "size": 1000}):
+    for options in ({"noise": True, "grouped": False}, {"rest": True, "size": 1008}):
         yield build_head(head.head_stats_kernel, architecture, **options)

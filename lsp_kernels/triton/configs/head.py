@@ -57,7 +57,7 @@ CHUNK = 64  # sequences or rows of the rule that a program looks at at once
 # Tiles from few to many rows: greedy ones, and those with noise, which takes many registers per logit.
 Tile = HeadConfig
 _AMPERE = [Tile(16, 128, 64, 4, 4), Tile(32, 128, 64, 4, 3), Tile(64, 128, 64, 8, 3), Tile(128, 128, 32, 8, 3)]
-_AMPERE_NOISE = [Tile(16, 128, 64, 4, 4), Tile(32, 64, 64, 4, 3), Tile(64, 64, 64, 8, 3)]
+_AMPERE_NOISE = [Tile(16, 128, 64, 4, 4), Tile(32, 64, 64, 8, 3), Tile(64, 64, 64, 8, 3)]
 # No tile of sm_100 has 2 stages, for the reason given in `attention`.
 _HOPPER = [Tile(16, 128, 128, 4, 4), Tile(32, 128, 128, 4, 3), Tile(64, 128, 64, 4, 5), Tile(128, 128, 64, 8, 5)]
 _HOPPER_NOISE = [Tile(16, 128, 128, 4, 4), Tile(32, 64, 64, 4, 4), Tile(64, 64, 64, 8, 4)]

@@ -38,7 +38,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     by_noise = dict.fromkeys((False, True), [SMALL_HEAD])
     monkeypatch.setitem(configs.head.HEAD, "sm_80", dict.fromkeys(configs.device.DTYPES, by_noise))
     monkeypatch.setattr(configs.head, "MERGED", 4 * SMALL_HEAD.rows)
-    monkeypatch.setattr(configs.head, "CHUNK", 4)
+    monkeypatch.setattr(configs.head, "CHUNK", 8)
     by_head_dim = {size: [SMALL_ATTENTION] for size in (32, 64, 128, 256)}
     monkeypatch.setitem(configs.attention.ATTENTION, "sm_80", dict.fromkeys(configs.device.DTYPES, by_head_dim))
     monkeypatch.setattr(configs.attention, "LEAST_KEYS", SMALL_ATTENTION.keys)
