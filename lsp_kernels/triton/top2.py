@@ -145,7 +145,7 @@ def load_tiles(p, N: tl.constexpr, BLOCK: tl.constexpr):
     """N tiles from pointers to the first one on."""
     xs = (tl.load(p, eviction_policy="evict_first").to(tl.float32),)
     for k in tl.static_range(1, N):
-        xs = xs + (tl.load(p + k * BLOCK, eviction_policy="evict_first").to(tl.float32),)
+        xs = xs + (tl.load(p + k * BLOCK, eviction_policy="evict_first").to(tl.float32),)  # type: ignore[assignment]
     return xs
 
 
@@ -153,7 +153,7 @@ def load_tiles(p, N: tl.constexpr, BLOCK: tl.constexpr):
 def hide_tiles(xs, p_flags, N: tl.constexpr, BLOCK: tl.constexpr):
     hidden = (hide(xs[0], tl.load(p_flags)),)
     for k in tl.static_range(1, N):
-        hidden = hidden + (hide(xs[k], tl.load(p_flags + k * BLOCK)),)
+        hidden = hidden + (hide(xs[k], tl.load(p_flags + k * BLOCK)),)  # type: ignore[assignment]
     return hidden
 
 

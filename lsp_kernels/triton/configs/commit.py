@@ -67,8 +67,8 @@ _CDNA: Table = {dtype: CommitConfig(block=2048 if dtype == torch.float32 else 40
 _RDNA: Table = {dtype: CommitConfig() for dtype in DTYPES}
 _AMD = dict.fromkeys(CDNA, _CDNA) | dict.fromkeys(RDNA, _RDNA)
 
-# With 80 registers, three programs of 8 warps fit a processor, with 128 two. token_stats, which sums exponentials, needs more of them
-# on the two newest architectures.
+# With 80 registers, three programs of 8 warps fit a processor, with 128 two. token_stats, which sums exponentials,
+# needs more of them on the two newest architectures.
 COMMIT: dict[str, Table] = {name: _nvidia(80) for name in NVIDIA} | _AMD
 STATS: dict[str, Table] = {name: _nvidia(96 if name in ("sm_100", "sm_120") else 80) for name in NVIDIA} | _AMD
 # select_prefix reads no logits: one program per sequence, with a thread for every row of a chunk.
