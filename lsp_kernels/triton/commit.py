@@ -126,9 +126,10 @@ def commit_kernel(
             if NOISE:
                 seed, place, temperature = noise_at(noise_ptr, row)
                 draw = seed, place, temperature, tl.full((), 0, tl.int64)
+            p_row = x_ptr + o_row
             found = scan_row(
-                x_ptr + o_row, split, tiles, vocabulary, flags_ptr, draw, HIDDEN, ALIGNED, True, FAST, REST, False, BLOCK
-            )  # fmt: skip
+                p_row, split, tiles, vocabulary, flags_ptr, draw, HIDDEN, ALIGNED, True, FAST, REST, False, BLOCK
+            )
             last = True
             if SPLITS > 1:
                 plane = slots.to(tl.int64) * SPLITS
@@ -323,7 +324,7 @@ def commit_prefix(
             column.fill_(-torch.inf)
         return lengths, finished.view(torch.bool), tokens.fill_(-1), margins, top1, odds
     slots = commit_slots(logits, cu_rows, n_active, rule_of(*rule))
-    launch = Launch(COMMIT, logits, flags, slots.likely, splits)
+    launch = Launch(COMMIT, logits, flags, slots.likely, splits, noise is not None or log_odds)
     needed = planes(noise is not None, log_odds, False)
     values, ids, tickets = launch.workspace(partials, tickets, slots.count, needed, batch)
     numbers, options = rule_options(*rule)

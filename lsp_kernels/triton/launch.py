@@ -16,10 +16,19 @@ from .ticket import shared_memory
 
 
 class Launch:
-    """Splits, tiles and options of a launch that scores about so many rows; `splits` follows from them unless given."""
+    """Splits, tiles and options of a launch that scores about so many rows; `splits` follows from them unless given.
+
+    `more`: there is noise, or the kernel computes more of each row than usual.
+    """
 
     def __init__(
-        self, table: dict[str, Table], logits: Tensor, flags: Tensor | None, rows: int, splits: int | None
+        self,
+        table: dict[str, Table],
+        logits: Tensor,
+        flags: Tensor | None,
+        rows: int,
+        splits: int | None,
+        more: bool,
     ) -> None:
         device = device_of(logits.device)
         self.config = table[device.architecture][logits.dtype]
@@ -30,7 +39,7 @@ class Launch:
         self.options: dict[str, Any] = {
             "ALIGNED": aligned, "SPLITS": self.splits, "BLOCK": self.config.block, "WAIT": self.config.wait,
             "FAST": self.config.fast,
-            **self.config.options(aligned),
+            **self.config.options(aligned, more),
         }  # fmt: skip
         self.device = logits.device
 

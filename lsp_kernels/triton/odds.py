@@ -1,7 +1,7 @@
 """Device functions: log-odds and entropy of a row, from what `top2.merge` returns of it.
 
-They are those of the clean logits: `clean` is that of the token, `high` the largest of the others, whose weights `total`
-and `spread` are relative to it. `others` says how many ids there are besides the token and the suppressed ones.
+They are those of the clean logits: `clean` is that of the token, `high` the largest of the others, and their weights
+`total` and `spread` are relative to it. `others`: how many ids there are besides the token and the suppressed ones.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def stats_kernel(
         draw = seed, place, temperature, id_offset
     found = scan_row(
         p_row, split, tiles, vocabulary, flags_ptr, draw, HIDDEN, ALIGNED, GROUPED, FAST, True, ENTROPY, BLOCK
-    )  # fmt: skip
+    )
     last = True
     if SPLITS > 1:
         plane = rows.to(tl.int64) * SPLITS
@@ -116,9 +116,8 @@ def token_stats(
     results = tokens, top1, top2, log_odds, h, clean
     if rows == 0:
         return results
-    launch = Launch(STATS, logits, flags, rows, splits)
-    needed = planes(noise is not None, True, entropy)
-    values, ids, tickets = launch.workspace(partials, tickets, rows, needed)
+    launch = Launch(STATS, logits, flags, rows, splits, noise is not None or entropy)
+    values, ids, tickets = launch.workspace(partials, tickets, rows, planes(noise is not None, True, entropy))
     stats_kernel[(rows * launch.splits,)](
         logits,
         s_batch,

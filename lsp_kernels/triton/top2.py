@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .noise import MOST_NOISE, gumbel, noise_at, random_words
+from .noise import MOST_NOISE, gumbel, random_words
 
 BIG = tl.constexpr(0x7FFFFFFF)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -141,6 +141,23 @@ def hide(x, flags):
 
 
 @triton.jit
+def load_tiles(p, N: tl.constexpr, BLOCK: tl.constexpr):
+    """N tiles from pointers to the first one on."""
+    xs = (tl.load(p, eviction_policy="evict_first").to(tl.float32),)
+    for k in tl.static_range(1, N):
+        xs = xs + (tl.load(p + k * BLOCK, eviction_policy="evict_first").to(tl.float32),)  # type: ignore[assignment]
+    return xs
+
+
+@triton.jit
+def hide_tiles(xs, p_flags, N: tl.constexpr, BLOCK: tl.constexpr):
+    hidden = (hide(xs[0], tl.load(p_flags)),)
+    for k in tl.static_range(1, N):
+        hidden = hidden + (hide(xs[k], tl.load(p_flags + k * BLOCK)),)  # type: ignore[assignment]
+    return hidden
+
+
+@triton.jit
 def tile_at(pointer, start, ALIGNED: tl.constexpr):
     """Where a tile begins; if ALIGNED, the compiler learns that this is a multiple of 16 bytes and makes wide loads."""
     pointer += start
@@ -179,22 +196,15 @@ def scan_row(
     zero = tl.zeros((BLOCK,), tl.float32)
     lanes = nothing, tl.zeros((BLOCK,), tl.int32) + begin, nothing, nothing, nothing, zero, zero
     floor = tl.full((), float("-inf"), tl.float32)
-    whole = begin + (end - begin) // (4 * BLOCK) * (4 * BLOCK)
-    for st in range(begin, whole, 4 * BLOCK):  # no masks, and four loads are issued before the first is used
-        p = tile_at(p_row, st, ALIGNED) + o
-        a = tl.load(p, eviction_policy="evict_first").to(tl.float32)
-        b = tl.load(p + BLOCK, eviction_policy="evict_first").to(tl.float32)
-        c = tl.load(p + 2 * BLOCK, eviction_policy="evict_first").to(tl.float32)
-        d = tl.load(p + 3 * BLOCK, eviction_policy="evict_first").to(tl.float32)
+    N: tl.constexpr = 4 if draw is None else 2  # loads that are issued before the first is used; noise takes registers
+    whole = begin + (end - begin) // (N * BLOCK) * (N * BLOCK)
+    for st in range(begin, whole, N * BLOCK):  # no masks
+        xs = load_tiles(tile_at(p_row, st, ALIGNED) + o, N, BLOCK)
         if HIDDEN:
-            near = tl.load(flags_ptr + st) | tl.load(flags_ptr + st + 4 * BLOCK - 1)
+            near = tl.load(flags_ptr + st) | tl.load(flags_ptr + st + N * BLOCK - 1)
             if (near & SUPPRESSED_NEAR) != 0:
-                p_flags = tile_at(flags_ptr, st, ALIGNED) + o
-                a = hide(a, tl.load(p_flags))
-                b = hide(b, tl.load(p_flags + BLOCK))
-                c = hide(c, tl.load(p_flags + 2 * BLOCK))
-                d = hide(d, tl.load(p_flags + 3 * BLOCK))
-        lanes, floor = add_tiles(lanes, floor, (a, b, c, d), st, draw, 4, GROUPED, FAST, REST, ENTROPY, BLOCK)
+                xs = hide_tiles(xs, tile_at(flags_ptr, st, ALIGNED) + o, N, BLOCK)
+        lanes, floor = add_tiles(lanes, floor, xs, st, draw, N, GROUPED, FAST, REST, ENTROPY, BLOCK)
     for st in range(whole, end, BLOCK):
         m = st + o < end
         p = tile_at(p_row, st, ALIGNED) + o
@@ -210,8 +220,8 @@ def scan_row(
 def merge(lanes, AXIS: tl.constexpr, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
     """Joins lanes or splits along an axis: of equal values the lowest id wins, and all others add to the weight.
 
-    Best, its id, second best, clean logit of the best, largest clean logit of the others, and their two weights relative
-    to it; without noise, the first and the third of these serve as the fourth and the fifth.
+    Returns best, its id, second best, clean logit of the best, largest clean logit of the others, and their two weights
+    relative to it. Without noise the best and the second best are these clean logits.
     """
     v1, i1, v2, clean, r, s, t = lanes
     first = tl.max(v1, AXIS, keep_dims=True)

@@ -19,11 +19,15 @@ def compile_commit(
     starts: Tensor | None,
     tables: tuple[Tensor | None, Tensor | None, int],
     rule: tuple[Any, ...],
+    noise: bool,
+    log_odds: bool,
+    entropy: bool,
 ) -> None:
     """Runs the three operations on one row with every number of splits, aligned to 16 bytes and not.
 
-    A kernel depends on the dtype, on which arguments there are, on the rule's flags, on the splits and on the
-    alignment, and on nothing else, so these calls stand for those with any number of rows, pointers and strides.
+    A kernel depends on the dtype, on which arguments and results there are, on the rule's flags, on the splits, on the
+    alignment, with noise on whether `id_offset` is a multiple of 4 (here it is), and on nothing else, so these calls
+    stand for those with any number of rows, pointers and strides.
     """
 
     def one(tensor: Tensor | None, *values: int) -> Tensor | None:
@@ -31,9 +35,10 @@ def compile_commit(
 
     sequences = (one(cu_rows, 0, 1), one(n_active, 1), one(starts, 0))
     for row in _rows(logits):
+        table = torch.zeros(*row.shape[:-1], 3, dtype=torch.int64, device=row.device) if noise else None
         for splits in split_counts():
-            commit.token_stats(row, *tables, 0, None, False, None, None, splits=splits)
-            commit.commit_prefix(row, *sequences, *tables, *rule, None, False, None, None, splits=splits)
+            commit.token_stats(row, *tables, 0, table, entropy, None, None, splits=splits)
+            commit.commit_prefix(row, *sequences, *tables, *rule, table, log_odds, None, None, splits=splits)
     margins = torch.zeros([1] * (logits.dim() - 1), device=logits.device)
     commit.select_prefix(margins, margins.long(), *sequences, tables[0], *rule)
 

@@ -15,19 +15,21 @@ from hypothesis import strategies as st
 import lsp_kernels
 from lsp_kernels import (
     Commit,
+    Noise,
     PrefixRule,
     Vocabulary,
     Workspace,
     commit_prefix,
     reference,
     suffix_attention,
+    token_stats,
     warmup_attention,
     warmup_commit,
 )
 from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
 from tests.gpus import IS_REAL, Moved, RealGpu, VirtualGpu, times, to_gpu
 from tests.strategies import CommitCase, cases
-from tests.support import check_commit, check_select, check_stats, same
+from tests.support import check_commit, check_noisy_commit, check_noisy_stats, check_select, check_stats, same
 
 commit = pytest.mark.gpu("sm_90")
 attention = pytest.mark.gpu("sm_80", attention=True)
@@ -59,6 +61,16 @@ def test_select_agrees_with_the_enumeration_of_thresholds(
 @given(case=cases(most=10))
 def test_stats_agree_with_the_definition(gpu: Gpu, case: CommitCase) -> None:
     check_stats(ON_GPU, case)
+
+
+@commit
+@times(300, virtual=3)
+@given(case=cases(most=6), seed=st.integers(0, 2**32 - 1))
+def test_noise_entropy_and_log_odds_agree_with_the_definition(gpu: Gpu, case: CommitCase, seed: int) -> None:
+    noise, draws = case.draws(seed)
+    check_noisy_stats(ON_GPU, case, noise, draws, id_offset=4 * (seed % 3))
+    check_noisy_commit(ON_GPU, case, noise, draws)
+    check_stats(ON_GPU, case, entropy=True)
 
 
 @dataclasses.dataclass
@@ -125,6 +137,12 @@ def test_nothing_but_the_kernel_is_launched(gpu: Gpu, step: Step) -> None:
     workspace = Workspace()
     step.run(workspace)
     assert gpu.launched(lambda: step.run(workspace)) == ["commit_kernel"]
+    noise = Noise(torch.full(step.logits.shape[:-1], 0.7, device="cuda"), seeds=1, positions=0)
+    options = {"vocabulary": step.vocabulary, "noise": noise, "workspace": workspace}
+    for _ in range(2):
+        noisy = gpu.launched(lambda: commit_prefix(step.logits, rule=step.rule, log_odds=True, **options))
+        stats = gpu.launched(lambda: token_stats(step.logits, id_offset=5, entropy=True, **options))
+    assert (noisy, stats) == (["commit_kernel"], ["stats_kernel"])
 
 
 @pytest.mark.gpu(attention=True)

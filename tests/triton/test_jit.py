@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lsp_kernels import PrefixRule, Vocabulary, reference
+from lsp_kernels import Noise, PrefixRule, Vocabulary, reference
 from lsp_kernels.triton import attention, commit
 from lsp_kernels.triton.aot.builds import Build, representative
 from tests.attention_cases import AttentionCase, attention_cases, check_attention, make_case
 from tests.gpus import ARCHITECTURES, Moved, VirtualGpu, executed_architectures, gpu_of, times
 from tests.strategies import DTYPES, CommitCase, cases
-from tests.support import check_commit, check_select, check_stats, ints, same
+from tests.support import check_commit, check_noisy_commit, check_noisy_stats, check_select, check_stats, ints, same
 from tests.triton.served import Served
 
 ROUNDED = 2.0  # the weights are rounded to 16 bits before they meet the values
@@ -99,6 +99,25 @@ def test_any_statistics_and_selection(gpu: VirtualGpu, case: CommitCase, splits:
     check_select(Moved(Served(commit)), case, strided, shift=0.0)
 
 
+few = cases(sizes=(1, 17, 130, 1100), most=6)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.gpu
+@times(300, virtual=15)
+@given(case=few, splits=splits, seed=seeds)
+def test_any_noisy_commit_with_any_splits(gpu: VirtualGpu, case: CommitCase, splits: int, seed: int) -> None:
+    check_noisy_commit(Moved(Served(commit, splits)), case, *case.draws(seed))
+
+
+@pytest.mark.gpu
+@times(300, virtual=15)
+@given(case=few, splits=splits, seed=seeds)
+def test_any_noisy_statistics_and_entropy(gpu: VirtualGpu, case: CommitCase, splits: int, seed: int) -> None:
+    check_noisy_stats(Moved(Served(commit, splits)), case, *case.draws(seed), id_offset=seed % 7)
+    check_stats(Moved(Served(commit, splits)), case, entropy=True)
+
+
 def one_token() -> AttentionCase:
     return make_case([1], [9], None, heads=(1, 1), dtype=torch.bfloat16, batched=True)
 
@@ -146,6 +165,8 @@ def usual_commits() -> None:
     operations = Moved(Served(commit, splits=8))
     out = operations.commit_prefix(logits, **sequences, rule=PrefixRule(), vocabulary=vocabulary)
     operations.token_stats(logits, vocabulary=vocabulary)
+    noise = Noise(0.7, seeds=1, positions=torch.arange(6))
+    operations.commit_prefix(logits, **sequences, rule=PrefixRule(), vocabulary=vocabulary, noise=noise)
     operations.select_prefix(out.margins, out.tokens, **sequences, rule=PrefixRule(), vocabulary=vocabulary)
 
 
@@ -177,5 +198,5 @@ def test_the_usual_launches_are_the_builds_that_are_proven(family: str, architec
     proven: list[Build] = [made for made in representative(architecture) if made.family == family]
     with gpu_of(architecture) as gpu:
         USUAL[family]()
-    launched = {launch.name: code(launch.ptx) for launch in gpu.driver.launches}
-    assert launched == {made.kernel.__name__: code(made.compile().text) for made in proven}
+    launched = {(launch.name, code(launch.ptx)) for launch in gpu.driver.launches}
+    assert launched == {(made.kernel.__name__, code(made.compile().text)) for made in proven}

@@ -47,10 +47,13 @@ def commit_call(made: Build) -> None:
         commit.select_prefix(torch.zeros(shape), torch.zeros(shape).long(), *sequences, tables[0], *rule.arguments)
         return
     logits, splits = torch.zeros(*shape, size, dtype=DTYPES[types["x_ptr"]]), chosen["SPLITS"]
+    noise = torch.zeros(*shape, 3, dtype=torch.int64) if "noise_ptr" in types else None
     if made.kernel is commit.stats_kernel:
-        commit.token_stats(logits, *tables, 0, None, False, None, None, splits=splits)
+        options = (0 if chosen["GROUPED"] else 1, noise, "entropy_ptr" in types)
+        commit.token_stats(logits, *tables, *options, None, None, splits=splits)
     else:
-        commit.commit_prefix(logits, *sequences, *tables, *rule.arguments, None, False, None, None, splits=splits)
+        options = (noise, "log_odds_ptr" in types)
+        commit.commit_prefix(logits, *sequences, *tables, *rule.arguments, *options, None, None, splits=splits)
 
 
 @cache
@@ -132,30 +135,38 @@ def test_another_build_than_the_launched_one_is_noticed(change: dict[str, Any]) 
     assert launched != [of_build(dataclasses.replace(made, **change))]
 
 
-def compilations(target: str, logits: Tensor, batch: bool, vocabulary: Vocabulary | None) -> set[Compilation]:
-    """What the three operations need for these logits, with every number of splits that shapes may choose."""
+def compilations(
+    target: str, logits: Tensor, batch: bool, vocabulary: Vocabulary | None, noise: bool = False, more: bool = False
+) -> set[Compilation]:
+    """What the three operations need for these logits, with every number of splits that shapes may choose.
+
+    `more`: entropy and log-odds too.
+    """
     tables = (None, None, 0) if vocabulary is None else vocabulary.tables
     rule, flags = PrefixRule(snap=vocabulary is not None).arguments, tables[0]
     sequences = (None, ints(*[1] * logits.size(0)), None) if batch else (ints(0, 1), None, ints(0))
     margins = torch.zeros(logits.shape[:-1])
+    table = torch.zeros(*logits.shape[:-1], 3, dtype=torch.int64) if noise else None
     with captured(target) as launched:
         for splits in configs.commit.split_counts():
-            commit.token_stats(logits, *tables, 0, None, False, None, None, splits=splits)
-            commit.commit_prefix(logits, *sequences, *tables, *rule, None, False, None, None, splits=splits)
+            commit.token_stats(logits, *tables, 8, table, more, None, None, splits=splits)
+            commit.commit_prefix(logits, *sequences, *tables, *rule, table, more, None, None, splits=splits)
         commit.select_prefix(margins, margins.long(), *sequences, flags, *rule)
     return set(launched)
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.parametrize("batch", [True, False], ids=["batch", "packed"])
-@pytest.mark.parametrize("size", [64, 63])
-def test_a_warmup_compiles_all_that_calls_of_its_kind_need(target: str, batch: bool, size: int) -> None:
+@pytest.mark.parametrize(("size", "noise", "more"), [(64, False, False), (63, False, False), (64, True, True)])
+def test_a_warmup_compiles_all_that_calls_of_its_kind_need(
+    target: str, batch: bool, size: int, noise: bool, more: bool
+) -> None:
     """Whatever the number of rows, the alignment of pointers, and the strides, beyond 32 bits too."""
     vocabulary = Vocabulary(size, delimiters=[3], suppress=[5])
     rule, dims = PrefixRule().arguments, [1, 1] if batch else [1]
     sequences = (None, ints(1), None) if batch else (ints(0, 1), None, ints(0))
     with captured(target) as launched:
-        compile_commit(torch.zeros(*dims, size), *sequences, vocabulary.tables, rule)
+        compile_commit(torch.zeros(*dims, size), *sequences, vocabulary.tables, rule, noise, more, more)
     warm = set(launched)
     for rows in (1, 3, 16, 1000):
         shape = [2, rows, size] if batch else [rows, size]
@@ -163,9 +174,11 @@ def test_a_warmup_compiles_all_that_calls_of_its_kind_need(target: str, batch: b
         shifted = torch.zeros(contiguous.numel() + 1)[1:].view(shape)
         far = memory(2**40).view(torch.float32).as_strided([*dims, size], [*[2**31] * len(dims), 1])
         for logits in (contiguous, shifted, far):
-            assert compilations(target, logits, batch, vocabulary) <= warm
-    other = compilations(target, torch.zeros(*dims, size).half(), batch, vocabulary)
-    assert len(other & warm) == 1  # the rule alone reads no logits
+            assert compilations(target, logits, batch, vocabulary, noise, more) <= warm
+    others = [(torch.half, noise, more), (torch.float32, not noise, more), (torch.float32, noise, not more)]
+    for dtype, *options in others:
+        other = compilations(target, torch.zeros(*dims, size, dtype=dtype), batch, vocabulary, *options)
+        assert len(other & warm) == 1  # the rule alone reads no logits
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_info_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     info.main()
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == list(report.Row._fields)
-    kernels = ("commit", "stats", "select", "attention")
+    kernels = ("commit", "stats", "select", "commit", "attention")
     assert [row.split()[:2] for row in rows] == [["sm_90", f"{name}_kernel"] for name in kernels]
 
 

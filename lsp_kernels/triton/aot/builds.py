@@ -22,9 +22,9 @@ TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"
 TYPES_OF_COMMIT = {
     "cu_ptr": "*i32", "active_ptr": "*i32", "starts_ptr": "*i32", "flags_ptr": "*u8", "length_ptr": "*i32",
     "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32", "id_ptr": "*i32",
-    "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "log_odds_ptr": "*fp32", "floor": "fp32",
-    "noise_ptr": "*i64", "entropy_ptr": "*fp32", "clean_ptr": "*fp32", "id_offset": "i64", "s_w": "i64",
-    **dict.fromkeys(("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token"), "i64"),
+    "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "log_odds_ptr": "*fp32", "entropy_ptr": "*fp32",
+    "clean_ptr": "*fp32", "noise_ptr": "*i64", "floor": "fp32", "s_w": "i64",
+    **dict.fromkeys(("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token", "id_offset"), "i64"),
 }  # fmt: skip
 ATTENTION_POINTERS = {
     "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "slots_ptr": "*i32", "partial_ptr": "*fp32",
@@ -71,19 +71,28 @@ def build(
     snap: bool = True,
     keep: bool | None = None,
     flags: bool = True,
+    noise: bool = False,
+    grouped: bool = True,
+    log_odds: bool = False,
+    entropy: bool = False,
 ) -> Build:
     """A build of a kernel of the commit family, with the types that a launch would give. No argument is specialised.
 
     `aligned`: base and strides of the logits, their vocabulary and its flags are divisible by 16. `hidden`: ids are
-    suppressed. `flags`: there is a vocabulary. `keep` is by default `has_floor`.
+    suppressed. `flags`: there is a vocabulary. `keep` is by default `has_floor`. `noise`: logits get some; `grouped`:
+    their first id is a multiple of 4. `log_odds`: of a commit; `entropy`: among the statistics.
     """
     config = config_of(kernel, architecture, dtype)
     hidden = hidden and flags
     constants = {
         "HAS_FLOOR": has_floor, "SNAP": snap, "KEEP": has_floor if keep is None else keep, "HIDDEN": hidden,
         "ALIGNED": aligned, "SPLITS": splits, "BLOCK": config.block, "ROWS": config.rows, "WAIT": config.wait,
+        "FAST": config.fast, "GROUPED": grouped,
     }  # fmt: skip
     absent = {"active_ptr"} if packed else {"cu_ptr", "starts_ptr"}
+    absent |= set() if noise else {"noise_ptr", "clean_ptr"}
+    absent |= set() if entropy else {"entropy_ptr"}
+    absent |= set() if log_odds or kernel is commit.stats_kernel else {"log_odds_ptr"}
     absent |= set() if flags else {"flags_ptr"}
     absent |= set() if splits > 1 else {"value_ptr", "id_ptr"}
     if kernel is commit.stats_kernel and splits == 1:
@@ -94,9 +103,11 @@ def build(
     variant = [str(dtype)[6:], f"splits {splits}", "packed" if packed else "batch"]
     variant += ["suppressed"] * hidden + ["floor"] * has_floor + ["no snap"] * (not snap)
     variant += ["keep"] * (keep is not None and keep != has_floor) + ["no vocabulary"] * (not flags)
+    variant += ["noise"] * noise + ["odd ids"] * (not grouped) + ["log-odds"] * log_odds + ["entropy"] * entropy
     variant += ["unaligned"] * (not aligned)
     name = f"{kernel.__name__} {', '.join(variant)}"
-    return Build("commit", kernel, name, architecture, signature, chosen, config.options(aligned), ())
+    options = config.options(aligned, noise or log_odds or entropy)
+    return Build("commit", kernel, name, architecture, signature, chosen, options, ())
 
 
 def config_of(kernel: Any, architecture: str, dtype: torch.dtype) -> configs.commit.CommitConfig:
@@ -231,6 +242,7 @@ def representative(architecture: str) -> Iterator[Build]:
     """The build of each kernel that decoding uses most."""
     for kernel in (commit.commit_kernel, commit.stats_kernel, commit.select_kernel):
         yield build(kernel, architecture, torch.bfloat16)
+    yield build(commit.commit_kernel, architecture, torch.bfloat16, noise=True)
     yield build_attention(architecture)
     yield build_head(head.head_commit_kernel, architecture)
 
@@ -255,6 +267,19 @@ def _shipped_commit(architecture: str) -> Iterator[Build]:
         yield build(commit.select_kernel, architecture, torch.float32, **options)
     for kernel in (commit.commit_kernel, commit.stats_kernel):
         yield build(kernel, architecture, torch.bfloat16, flags=False, snap=False)
+    yield from _shipped_noisy(architecture)
+
+
+def _shipped_noisy(architecture: str) -> Iterator[Build]:
+    """Noise, with what else can be asked for; the entropy and the log-odds of a commit without noise."""
+    for dtype, noise in itertools.product(configs.device.DTYPES, (True, False)):
+        for aligned in (True, False):
+            yield build(commit.commit_kernel, architecture, dtype, aligned=aligned, noise=noise, log_odds=True)
+            yield build(commit.stats_kernel, architecture, dtype, aligned=aligned, noise=noise, entropy=True)
+    for options in ({"splits": 1, "hidden": False}, {"packed": False}):
+        yield build(commit.commit_kernel, architecture, torch.bfloat16, noise=True, **options)
+    for grouped in (True, False):
+        yield build(commit.stats_kernel, architecture, torch.bfloat16, noise=True, grouped=grouped)
 
 
 def _shipped_attention(architecture: str) -> Iterator[Build]:

@@ -32,6 +32,8 @@ class CommitConfig:
         Upper bound on registers, where the assembler would otherwise choose so few for occupancy that it spills.
     maxnreg_unaligned : int, optional
         The same for rows that are not aligned. Their ids are loaded one by one, which takes more registers.
+    maxnreg_more : int, optional
+        The same for kernels that compute more than usual: noise, the entropy, or the log-odds of a commit.
     wait : bool
         Whether a barrier leaves the stores of other waves in flight (gfx9), so that a wait must come before it.
     fast : bool
@@ -43,12 +45,13 @@ class CommitConfig:
     rows: int = 256
     maxnreg: int | None = None
     maxnreg_unaligned: int | None = None
+    maxnreg_more: int | None = None
     wait: bool = False
     fast: bool = False
 
-    def options(self, aligned: bool = True) -> dict[str, int]:
+    def options(self, aligned: bool = True, more: bool = False) -> dict[str, int]:
         """The launch options under Triton's names."""
-        bound = self.maxnreg if aligned else self.maxnreg_unaligned
+        bound = self.maxnreg_more if more else self.maxnreg if aligned else self.maxnreg_unaligned
         return {"num_warps": self.warps, "num_stages": 1, **({} if bound is None else {"maxnreg": bound})}
 
 
@@ -56,7 +59,7 @@ Table = dict[torch.dtype, CommitConfig]
 
 
 def _nvidia(maxnreg: int) -> Table:
-    return {dtype: CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96, fast=True) for dtype in DTYPES}
+    return dict.fromkeys(DTYPES, CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96, maxnreg_more=128, fast=True))
 
 
 # Waves of 64 lanes: with 16-bit dtypes it takes 4096 ids to give each lane 128 bits.
@@ -64,8 +67,8 @@ _CDNA: Table = {dtype: CommitConfig(block=2048 if dtype == torch.float32 else 40
 _RDNA: Table = {dtype: CommitConfig() for dtype in DTYPES}
 _AMD = dict.fromkeys(CDNA, _CDNA) | dict.fromkeys(RDNA, _RDNA)
 
-# With 80 registers, three programs of 8 warps fit a processor. token_stats, which sums exponentials, needs more of them
-# on the two newest architectures.
+# With 80 registers, three programs of 8 warps fit a processor, with 128 two. token_stats, which sums exponentials,
+# needs more of them on the two newest architectures.
 COMMIT: dict[str, Table] = {name: _nvidia(80) for name in NVIDIA} | _AMD
 STATS: dict[str, Table] = {name: _nvidia(96 if name in ("sm_100", "sm_120") else 80) for name in NVIDIA} | _AMD
 # select_prefix reads no logits: one program per sequence, with a thread for every row of a chunk.
