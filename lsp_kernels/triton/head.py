@@ -79,6 +79,7 @@ def head_stats_kernel(
     BV: tl.constexpr,
     BK: tl.constexpr,
     MERGED: tl.constexpr,
+    PIN: tl.constexpr,
     WAIT: tl.constexpr,
 ):
     """All rows are scored. `others`: as in `odds`. GROUPED: `id_offset` is a multiple of 4. Tickets: one per tile."""
@@ -98,7 +99,7 @@ def head_stats_kernel(
         found = best_of_range(
             hidden_at(h_ptr, s_batch, s_row, row // length, row, length, None, ALIGNED), m_m, w_ptr, s_w, bias_ptr,
             flags_ptr, draw, begin, tl.minimum(share, vocabulary - begin), D, HIDDEN, ALIGNED, GROUPED, FAST, True,
-            ENTROPY, BM, BV, BK,
+            ENTROPY, BM, BV, BK, PIN,
         )  # fmt: skip
         plane = programs.to(tl.int64) * BM
         p_value = value_ptr + q0.to(tl.int64) * used
@@ -171,6 +172,7 @@ def head_commit_kernel(
     BV: tl.constexpr,
     BK: tl.constexpr,
     MERGED: tl.constexpr,
+    PIN: tl.constexpr,
     CHUNK: tl.constexpr,
     WAIT: tl.constexpr,
 ):
@@ -205,6 +207,7 @@ def head_commit_kernel(
         found = best_of_range(
             hidden_at(h_ptr, s_batch, s_row, b, row, length, cu_ptr, ALIGNED), m_m, w_ptr, s_w, bias_ptr, flags_ptr,
             draw, begin, tl.minimum(share, vocabulary - begin), D, HIDDEN, ALIGNED, True, FAST, REST, False, BM, BV, BK,
+            PIN,
         )  # fmt: skip
         plane = programs.to(tl.int64) * BM
         p_value = value_ptr + q0.to(tl.int64) * used
@@ -414,7 +417,7 @@ def _products(
     strides = (s_batch // unit, hidden.stride(-2) // unit, weight.stride(0) // unit)
     constants = {
         "D": hidden.size(-1), "ALIGNED": aligned, "BM": tile.rows, "BV": tile.ids, "BK": tile.depth,
-        "MERGED": tile.merged, "FAST": tile.fast, "WAIT": tile.wait,
+        "MERGED": tile.merged, "PIN": tile.pin, "FAST": tile.fast, "WAIT": tile.wait,
     }  # fmt: skip
     return (hidden, weight, bias, *strides), {**constants, **tile.options}
 

@@ -19,9 +19,7 @@ UNIT = tl.constexpr(16)  # strides of aligned tensors are given in so many eleme
 
 
 @triton.jit
-def scored_at(
-    b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR: tl.constexpr
-):
+def scored_at(b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR: tl.constexpr):
     """First row, N and number of scored rows of sequences. Past the last sequence there are none."""
     first, given, n = sequence_at(tl.minimum(b, batch - 1), cu_ptr, active_ptr, starts_ptr, length, rows)
     wanted = scored_rows(n, alpha, beta, min_length, HAS_FLOOR)
@@ -132,6 +130,16 @@ def products(
 
 
 @triton.jit
+def pinned(x):
+    """The same values, of which nothing is read before the wait for them.
+
+    On sm_100 they come from tensor memory. Triton 3.7.1 lets the compiler move copies of their registers before the
+    `tcgen05.wait::ld`, but not an instruction that counts as having effects.
+    """
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [x], tl.float32, False, 1)
+
+
+@triton.jit
 def best_of_tile(x, y, ids, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
     """What `merge` returns of rows of logits x [M, N] whose noisy logits are y; without noise these are the same."""
     nan = tl.max((x != x).to(tl.int32), 1) != 0
@@ -196,7 +204,7 @@ def both(a, b, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
 def best_of_range(
     p_h, m_m, w_ptr, s_w, bias_ptr, flags_ptr, draw, begin, count, D: tl.constexpr, HIDDEN: tl.constexpr,
     ALIGNED: tl.constexpr, GROUPED: tl.constexpr, FAST: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr,
-    BM: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr, PIN: tl.constexpr,
 ):  # fmt: skip
     """What is known of a tile of rows from `count` ids. `p_h` [BM, 1] are the rows' hidden states, `m_m` which exist.
 
@@ -211,10 +219,12 @@ def best_of_range(
         v0 = begin + i_v * BV
         m_v = o_v < count - i_v * BV
         x = products(p_h, m_m, w_ptr + v0.to(tl.int64) * s_w, s_w, m_v, D, BM, BV, BK)
+        if PIN:
+            x = pinned(x)
         if bias_ptr is not None:
             x += tl.load(bias_ptr + v0 + o_v, mask=m_v, other=0.0).to(tl.float32)[None, :]
         if HIDDEN:
-            x = hide(x, tl.load(flags_ptr + v0 + o_v, mask=m_v, other=0)[None, :])
+            x = hide(x, tl.load(flags_ptr + v0 + o_v, mask=m_v, other=0).to(tl.int32)[None, :])
         x = tl.where(m_v[None, :], x, float("-inf"))
         y = x
         if draw is not None:

@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from lsp_kernels import Commit, Noise, PrefixRule, TokenStats, Vocabulary, reference
 from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot.builds import TYPES, Build, build_head, shipped
 from lsp_kernels.triton.head import head_commit_kernel, head_stats_kernel
-from tests.head_cases import factors
 from tests.support import ints, same
-from tests.virtual_gpu import PtxError, RaceError, launch
-from tests.virtual_gpu.mutate import ASYNCHRONOUS, BARRIER, Mutant, with_ticket, without_each
+from tests.virtual_gpu import RaceError, launch
+from tests.virtual_gpu.mutate import with_ticket
 
 TARGETS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 DTYPES = {pointer: dtype for dtype, pointer in TYPES.items()}
 SIZE = 64  # of hidden states
 IDS = 272  # two tiles of ids and a ragged end
-RULE = PrefixRule(0.25, 0.75)
 
 
 class HeadInputs:
@@ -56,8 +51,8 @@ class HeadInputs:
         self.cu_rows = ints(0, rows, rows, 2 * rows - 3) if "cu_ptr" in types else None
         self.starts = ints(2, 0, 0) if "starts_ptr" in types else None
         self.n_active = ints(rows, rows - 2) if "active_ptr" in types else None
-        self.rule = PrefixRule(0.25, 0.75, snap=chosen.get("SNAP", True), floor=1.0 if chosen.get("HAS_FLOOR") else None,
-                               no_delimiter="keep" if chosen.get("KEEP") else "minimum")  # fmt: skip
+        keep, floor = "keep" if chosen.get("KEEP") else "minimum", 1.0 if chosen.get("HAS_FLOOR") else None
+        self.rule = PrefixRule(0.25, 0.75, snap=chosen.get("SNAP", True), floor=floor, no_delimiter=keep)
         self.id_offset = 0 if chosen.get("GROUPED", True) else 3
         self.noise = None
         if "noise_ptr" in types:
@@ -99,7 +94,9 @@ class HeadInputs:
             odds = floats[2] if "log_odds_ptr" in made.signature else None
             outputs = Commit(lengths, finished.view(torch.bool), tokens, floats[1], floats[0], odds)
         else:
-            asked = [floats[i] if name in made.signature else None for i, name in ((3, "entropy_ptr"), (4, "clean_ptr"))]
+            asked = [
+                floats[i] if name in made.signature else None for i, name in ((3, "entropy_ptr"), (4, "clean_ptr"))
+            ]
             outputs = TokenStats(tokens, *floats[:3], *asked)
         return (programs,), [named[name] for name in made.signature], outputs
 

@@ -210,7 +210,7 @@ def build_head(
     constants: dict[str, Any] = {
         "D": size, "HAS_FLOOR": has_floor, "SNAP": flags, "KEEP": has_floor, "HIDDEN": flags, "ALIGNED": aligned,
         "GROUPED": grouped, "FAST": config.fast, "BM": config.rows, "BV": config.ids, "BK": config.depth,
-        "MERGED": config.merged, "CHUNK": configs.head.CHUNK, "WAIT": config.wait,
+        "MERGED": config.merged, "PIN": config.pin, "CHUNK": configs.head.CHUNK, "WAIT": config.wait,
     }  # fmt: skip
     chosen = {name: constants.get(name) for name in kernel.arg_names if name in constants or name in absent}
     types = {**TYPES_OF_COMMIT, **dict.fromkeys(("h_ptr", "w_ptr", "bias_ptr"), TYPES[dtype])}

@@ -28,6 +28,8 @@ class HeadConfig:
     warps, stages : int
     wait, fast : bool
         As in `commit.CommitConfig`.
+    pin : bool
+        Whether logits come from tensor memory (`tiles.pinned`).
     """
 
     rows: int
@@ -37,6 +39,7 @@ class HeadConfig:
     stages: int = 1
     wait: bool = False
     fast: bool = False
+    pin: bool = False
 
     @property
     def merged(self) -> int:
@@ -47,7 +50,11 @@ class HeadConfig:
     def options(self) -> dict[str, int]:
         """The launch options under Triton's names."""
         # On NVIDIA the assembler would otherwise spill a little to let more programs fit, though there is one each.
-        return {"num_warps": self.warps, "num_stages": self.stages, **({"maxnreg": MOST_REGISTERS} if self.fast else {})}
+        return {
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            **({"maxnreg": MOST_REGISTERS} if self.fast else {}),
+        }
 
 
 MOST_REGISTERS = 255
@@ -78,7 +85,7 @@ Tiles = dict[bool, list[HeadConfig]]  # by whether there is noise
 
 
 def _head(architecture: str, dtype: torch.dtype) -> Tiles:
-    own = {"wait": architecture in CDNA, "fast": architecture in NVIDIA}
+    own = {"wait": architecture in CDNA, "fast": architecture in NVIDIA, "pin": architecture == "sm_100"}
     tiles = (_FLOAT32, _FLOAT32_NOISE) if dtype == torch.float32 else _TILES[architecture]
     return {noise: [replace(tile, **own) for tile in tiles[noise]] for noise in (False, True)}
 

@@ -35,7 +35,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "SPAN", 4 * SMALL.block)
     for table in (configs.commit.COMMIT, configs.commit.STATS):
         monkeypatch.setitem(table, "sm_80", dict.fromkeys(configs.device.DTYPES, SMALL))
-    by_noise = dict.fromkeys((False, True), [SMALL_HEAD])
+    by_noise = {noise: [SMALL_HEAD] for noise in (False, True)}
     monkeypatch.setitem(configs.head.HEAD, "sm_80", dict.fromkeys(configs.device.DTYPES, by_noise))
     monkeypatch.setattr(configs.head, "MERGED", 4 * SMALL_HEAD.rows)
     monkeypatch.setattr(configs.head, "CHUNK", 8)

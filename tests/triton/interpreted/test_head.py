@@ -197,9 +197,7 @@ def test_no_rows_give_empty_results(shape: tuple[int, ...]) -> None:
 def test_rows_without_a_sequence_are_cleared() -> None:
     hidden, weight = factors(5, 16, 50, torch.float32)
     with checked():
-        commit = Served(head).linear_commit_prefix(
-            hidden, weight, ints(0), rule=PrefixRule(snap=False), log_odds=True
-        )
+        commit = Served(head).linear_commit_prefix(hidden, weight, ints(0), rule=PrefixRule(snap=False), log_odds=True)
     assert commit.lengths.numel() == 0
     assert (commit.tokens == -1).all()
     assert all((column == -math.inf).all() for column in commit[3:])

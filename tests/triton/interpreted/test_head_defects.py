@@ -67,7 +67,8 @@ def several_tiles(served: Served) -> None:
 def packed(served: Served) -> None:
     """More sequences than are looked at at once, one over several tiles, several in one, empty ones, unused rows."""
     hidden, weight = integers(52)
-    compare(served, hidden, weight, cu_rows=ints(1, 26, 26, 30, 31, 31, 36, 49), starts=ints(2, 0, 0, 0, 0, 1, 0))
+    borders, starts = ints(1, 26, 26, 30, 31, 31, 36, 39, 40, 41, 49), ints(2, 0, 0, 0, 0, 1, 0, 0, 0, 0)
+    compare(served, hidden, weight, cu_rows=borders, starts=starts)
 
 
 def batch(served: Served) -> None:
@@ -83,14 +84,18 @@ def strided(served: Served) -> None:
     compare_stats(served, hidden, torch.full((40, 32), math.nan)[:, 3:23].copy_(weight))
 
 
-def unscored_nan(served: Served) -> None:
-    hidden, weight = integers(40)
-    hidden[PLAIN.scored_rows(40) :] = math.nan
-    with checked(overflow=True):
-        got = served.linear_commit_prefix(hidden, weight, rule=PLAIN)
-    scored = PLAIN.scored_rows(40)
-    same(got.top1[:scored], reference.linear_token_stats(hidden[:scored], weight).top1)
-    assert got.lengths.item() > 0
+def unscored_rows(served: Served) -> None:
+    """They are not read."""
+    hidden, weight = integers(30)
+    with checked(overflow=True) as launches:
+        got = served.linear_commit_prefix(hidden, weight, starts=ints(3), rule=PLAIN)
+    reads = torch.from_numpy(launches[-1].reads(hidden))
+    assert torch.equal((reads > 0).any(-1), got.tokens >= 0)
+
+
+def negative(served: Served) -> None:
+    """All logits are below that of weights of zero."""
+    compare_stats(served, torch.ones(3, 20), -1.0 - torch.arange(40).remainder(7).float()[:, None].expand(40, 20))
 
 
 def ties(served: Served) -> None:
@@ -114,12 +119,13 @@ def biased(served: Served) -> None:
 
 
 def not_a_number(served: Served) -> None:
-    """In one row, in the middle of a tile of ids, beside the best."""
+    """In one row one, in the middle of a tile of ids; in another all."""
     hidden, weight = integers(20)
     weight[:, 0] = 1.0
     weight[33, 0] = math.inf
     hidden[:, 0] = 1.0
     hidden[4, 0] = 0.0
+    hidden[2] = math.nan
     compare_stats(served, hidden, weight)
     compare(served, hidden, weight)
 
@@ -171,23 +177,22 @@ def wrong_lengths(served: Served) -> None:
 
 CASES: dict[str, Callable[[Served], None]] = {
     f.__name__: f
-    for f in (several_tiles, packed, batch, strided, unscored_nan, ties, suppressed, biased, not_a_number, all_minus_infinity,
+    for f in (several_tiles, packed, batch, strided, unscored_rows, negative, ties, suppressed, biased, not_a_number, all_minus_infinity,
               shard, noisy, decreasing_borders, wrong_lengths)
 }  # fmt: skip
 
 DEFECTS = [
     Defect("the last range of ids left out", "tiles", "(vocabulary - 1) // share + 1\n", "(vocabulary - 1) // share\n",
            ("several_tiles",)),
-    Defect("ranges of ids overlap", "head", "begin = i_r * share\n        found = best_of_range(\n            hidden_at(h_ptr,"
-           " s_batch, s_row, row // length", "begin = i_r * (share - 1)\n        found = best_of_range(\n            "
-           "hidden_at(h_ptr, s_batch, s_row, row // length", ("several_tiles",)),
-    Defect("ids past the range seen", "tiles", 'x = tl.where(m_v[None, :], x, float("-inf"))', "pass",
+    Defect("ranges of ids overlap", "tiles", "v0 = begin + i_v * BV", "v0 = begin // 2 + i_v * BV",
            ("several_tiles",)),
+    Defect("ids past the range seen", "tiles", 'x = tl.where(m_v[None, :], x, float("-inf"))', "pass",
+           ("negative",)),
     Defect("weights past the vocabulary read", "tiles", "m_w = m_v[None, :]", "m_w = (m_v | True)[None, :]",
            ("several_tiles",)),
     Defect("hidden states past their end read", "tiles", "m_h = m_h & m_k[None, :]", "pass", ("several_tiles",)),
     Defect("the end of the weights read", "tiles", "m_w = m_w & m_k[:, None]", "pass", ("several_tiles",)),
-    Defect("rows past the last read", "tiles", "m_h = m_m[:, None]", "m_h = (m_m | True)[:, None]", ("several_tiles",)),
+    Defect("rows past the last read", "tiles", "m_h = m_m[:, None]", "m_h = (m_m | True)[:, None]", ("unscored_rows",)),
     Defect("products of the last part alone", "tiles", 'tl.dot(h, w, x, input_precision="ieee")',
            'tl.dot(h, w, input_precision="ieee")', ("several_tiles",)),
     Defect("stride of the weights forgotten", "tiles", "v0.to(tl.int64) * s_w, s_w", "v0.to(tl.int64) * s_w, D",
@@ -236,7 +241,6 @@ DEFECTS = [
            ("decreasing_borders",)),
     Defect("unscored rows unwritten", "head", "tl.store(token_ptr + row, tl.full((CHUNK,), -1, tl.int64), mask=m)",
            "pass", ("packed", "batch")),
-    Defect("scored rows cleared", "head", "(row - first >= count)", "(row - first >= count - 1)", ("packed", "batch")),
     Defect("rows before the start unwritten", "head", "(row < first) | (row - first", "(row - first",
            ("packed", "batch")),
     Defect("rows after the last border join a sequence", "tiles", "tl.where(b < batch, tl.minimum(given, wanted), 0)",
