@@ -177,8 +177,8 @@ def wrong_lengths(served: Served) -> None:
 
 CASES: dict[str, Callable[[Served], None]] = {
     f.__name__: f
-    for f in (several_tiles, packed, batch, strided, unscored_rows, negative, ties, suppressed, biased, not_a_number, all_minus_infinity,
-              shard, noisy, decreasing_borders, wrong_lengths)
+    for f in (several_tiles, packed, batch, strided, unscored_rows, negative, ties, suppressed, biased, not_a_number,
+              all_minus_infinity, shard, noisy, decreasing_borders, wrong_lengths)
 }  # fmt: skip
 
 DEFECTS = [
@@ -245,13 +245,13 @@ DEFECTS = [
            ("packed", "batch")),
     Defect("rows after the last border join a sequence", "tiles", "tl.where(b < batch, tl.minimum(given, wanted), 0)",
            "tl.minimum(given, wanted)", ("packed",)),
-    Defect("length of an empty sequence unwritten", "head", "tl.store(length_ptr + b0 + o, tl.zeros((CHUNK,), tl.int32),"
-           " mask=m)", "pass", ("packed", "batch")),
-    Defect("ticket of a tile off by one", "head", 'ticket_ptr + batch + i_t, 1, sem="acq_rel", scope="gpu") == used - 1',
-           'ticket_ptr + batch + i_t, 1, sem="acq_rel", scope="gpu") == used - 2', ("packed",)),
+    Defect("length of an empty sequence unwritten", "head",
+           "tl.store(length_ptr + b0 + o, tl.zeros((CHUNK,), tl.int32), mask=m)", "pass", ("packed", "batch")),
+    Defect("ticket of a tile off by one", "head", '+ batch + i_t, 1, sem="acq_rel", scope="gpu") == used - 1',
+           '+ batch + i_t, 1, sem="acq_rel", scope="gpu") == used - 2', ("packed",)),
     Defect("ticket of a tile not reset", "head", "tl.store(ticket_ptr + batch + i_t, 0)", "pass", ("packed",)),
-    Defect("ticket of a tile relaxed", "head", 'ticket_ptr + i_t, 1, sem="acq_rel"', 'ticket_ptr + i_t, 1, sem="relaxed"',
-           ("several_tiles",)),
+    Defect("ticket of a tile relaxed", "head", 'ticket_ptr + i_t, 1, sem="acq_rel"',
+           'ticket_ptr + i_t, 1, sem="relaxed"', ("several_tiles",)),
     Defect("tickets of tiles and sequences mixed", "head", "tl.atomic_add(ticket_ptr + batch + i_t, 1",
            "tl.atomic_add(ticket_ptr + i_t, 1", ("packed",)),
     Defect("ticket of a sequence relaxed", "head", 'ticket_ptr + i_b, here, sem="acq_rel"',
