@@ -176,3 +176,11 @@ def test_a_relaxed_ticket_is_a_race() -> None:
     made = build_head(head_commit_kernel, "sm_80", size=SIZE)
     with pytest.raises(RaceError):
         execute(made, with_ticket(made.compile().text, "relaxed"))
+
+
+def test_values_of_tensor_memory_that_are_not_pinned_are_read_too_early() -> None:
+    """Triton 3.7.1 copies their registers before the wait for them."""
+    made = build_head(head_stats_kernel, "sm_100", config=tile_of("sm_100", 64), size=2 * SIZE)
+    execute(made, seed=1, rows=9)
+    with pytest.raises(RaceError, match=r"in flight \(a tcgen05\.ld that no tcgen05\.wait::ld has waited for\)"):
+        execute(dataclasses.replace(made, constants=made.constants | {"PIN": False}), seed=1, rows=9)
