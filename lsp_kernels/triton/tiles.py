@@ -141,9 +141,11 @@ def pinned(x):
 
 @triton.jit
 def best_of_tile(x, y, ids, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
-    """What `merge` returns of rows of logits x [M, N] whose noisy logits are y; without noise these are the same."""
+    """What `merge` returns of rows of logits x [M, N] whose noisy logits are y; without noise these are the same.
+
+    A maximum is that of the numbers; where there is none, the best is NaN, which `both` overlooks.
+    """
     nan = tl.max((x != x).to(tl.int32), 1) != 0
-    y = tl.where(x != x, float("-inf"), y)
     top = tl.max(y, 1)
     token = tl.min(tl.where(y == top[:, None], ids, BIG), 1)
     won = ids == token[:, None]
@@ -151,7 +153,6 @@ def best_of_tile(x, y, ids, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl
     second = tl.max(others, 1)
     clean, high = top, second
     if NOISE:
-        x = tl.where(x != x, float("-inf"), x)
         clean = tl.max(tl.where(won, x, float("-inf")), 1)
         others = tl.where(won, float("-inf"), x)
         high = tl.max(others, 1)

@@ -30,8 +30,8 @@ from lsp_kernels import (
     warmup_head,
 )
 from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
-from tests.head_cases import ByIdentity, factors
 from tests.gpus import IS_REAL, Moved, RealGpu, VirtualGpu, times, to_gpu
+from tests.head_cases import ByIdentity, factors
 from tests.strategies import CommitCase, cases
 from tests.support import check_commit, check_noisy_commit, check_noisy_stats, check_select, check_stats, same
 

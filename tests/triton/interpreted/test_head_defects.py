@@ -209,7 +209,6 @@ DEFECTS = [
     Defect("NaN lost between tiles of ids", "tiles",
            "second = tl.maximum(a_second, b_second, propagate_nan=tl.PropagateNan.ALL)",
            "second = tl.maximum(a_second, b_second)", ("not_a_number",)),
-    Defect("NaN taken for a number", "tiles", 'y = tl.where(x != x, float("-inf"), y)', "pass", ("not_a_number",)),
     Defect("suppressed ids seen", "tiles", "        if HIDDEN:", "        if False:", ("suppressed",)),
     Defect("bias of the wrong id", "tiles", "bias_ptr + v0 + o_v", "bias_ptr + o_v", ("biased",)),
     Defect("flags of the wrong id", "tiles", "flags_ptr + v0 + o_v", "flags_ptr + o_v", ("suppressed",)),
