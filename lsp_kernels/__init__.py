@@ -12,7 +12,7 @@ from .attention import suffix_attention, warmup_attention
 from .cache import PrefixCache
 from .commit import commit_prefix, select_prefix, token_stats, warmup_commit
 from .commit import warmup as warmup  # deprecated, therefore not in __all__
-from .head import linear_commit_prefix, linear_token_stats
+from .head import linear_commit_prefix, linear_token_stats, warmup_head
 from .merge import merge_token_stats
 from .noise import Noise
 from .results import Commit, TokenStats
@@ -40,4 +40,5 @@ __all__ = [
     "token_stats",
     "warmup_attention",
     "warmup_commit",
+    "warmup_head",
 ]

@@ -217,15 +217,19 @@ def warmup_commit(
     *,
     rule: PrefixRule,
     vocabulary: Vocabulary | None = None,
+    noise: Noise | None = None,
+    log_odds: bool = False,
+    entropy: bool = False,
 ) -> None:
     """Compiles the GPU kernels for calls of the commit operations like this one, with any number of rows.
 
     The first call of an operation compiles its kernel, which takes seconds and fails inside a CUDA graph capture. The
-    arguments are those of `commit_prefix`; they are only read. Covered are calls with any number of rows and sequences,
-    any strides, and pointers that are aligned to 16 bytes or not. Other kernels are used for another dtype, for a batch
-    instead of packed rows, with other optional arguments present (``cu_rows``, ``n_active``, ``starts``, a vocabulary,
-    suppressed ids), and for a rule with a floor instead of one without, another ``snap`` or ``no_delimiter``. On a CPU
-    there is nothing to compile.
+    arguments are those of `commit_prefix`, and `entropy` of `token_stats`; they are only read. Covered are calls with
+    any number of rows and sequences, any strides, and pointers that are aligned to 16 bytes or not. Other kernels are
+    used for another dtype, for a batch instead of packed rows, with other optional arguments present (``cu_rows``,
+    ``n_active``, ``starts``, a vocabulary, suppressed ids, noise), for other results (``log_odds``, ``entropy``), for
+    noise with an ``id_offset`` that is no multiple of 4, and for a rule with a floor instead of one without, another
+    ``snap`` or ``no_delimiter``. On a CPU there is nothing to compile.
 
     Examples
     --------
@@ -233,13 +237,14 @@ def warmup_commit(
     >>> from lsp_kernels import PrefixRule, warmup_commit
     >>> warmup_commit(torch.zeros(4, 100), rule=PrefixRule(snap=False))
     """
-    commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary)  # checks the arguments
+    commit_prefix(logits, cu_rows, n_active, starts, rule=rule, vocabulary=vocabulary, noise=noise)  # checks these
     if logits.device.type != "cuda" or triton_reason(logits.device) is not None:
         return
     from .triton.warmup import compile_commit
 
     with torch.cuda.device(logits.device):
-        compile_commit(logits, cu_rows, n_active, starts, tables_of(vocabulary), rule.arguments)
+        options = (noise is not None, log_odds, entropy)
+        compile_commit(logits, cu_rows, n_active, starts, tables_of(vocabulary), rule.arguments, *options)
 
 
 def warmup(*arguments: Any, **options: Any) -> None:

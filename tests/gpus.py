@@ -7,6 +7,7 @@ instructions the emulator does not know.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from hypothesis import Phase, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from lsp_kernels import Vocabulary, _ops
+from lsp_kernels import Noise, Vocabulary, _ops
 from lsp_kernels.triton.configs import device
 from tests.support import examples
 
@@ -136,6 +137,10 @@ def to_gpu(value: Any) -> Any:
     """On the GPU: the whole storage of a tensor, so that its strides and what lies around it come along."""
     if isinstance(value, Vocabulary):
         return value.to("cuda")
+    if isinstance(value, Noise):
+        moved = copy.copy(value)
+        moved.table = value.table.cuda()
+        return moved
     if not isinstance(value, torch.Tensor):
         return value
     whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).cuda()

@@ -9,7 +9,6 @@ ticket of its own. The grid depends on shapes and the rule alone; which rows are
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -19,11 +18,12 @@ from torch import Tensor
 
 from .._operands import check_commit_prefix, check_select_prefix
 from .._shapes import batch_of
-from ..rule import PrefixRule
-from .configs.commit import COMMIT, COMMIT_PLANES, SELECT, commit_slots
+from .configs.commit import COMMIT, SELECT, commit_slots, planes
 from .configs.device import device_of
-from .launch import Launch, check_flags, rows_of
-from .rows import merge_splits, sequence_at, sequence_of
+from .launch import Launch, check_flags, new_lengths, rows_of, rule_of, rule_options
+from .noise import noise_at
+from .odds import log_odds_of
+from .rows import merge_splits, publish_split, sequence_at, sequence_of
 from .rule import scored_rows, select
 from .stats import stats_kernel, token_stats
 from .ticket import publish
@@ -34,9 +34,10 @@ __all__ = ["commit_kernel", "commit_prefix", "select_kernel", "select_prefix", "
 
 @triton.jit(
     do_not_specialize=[
-        "x_ptr", "s_batch", "s_row", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr", "length_ptr", "finished_ptr",
-        "token_ptr", "margin_ptr", "top1_ptr", "value_ptr", "id_ptr", "ticket_ptr", "batch", "rows", "length", "per_sequence",
-        "slots", "vocabulary", "tiles", "lowest", "alpha", "beta", "min_length", "window",
+        "x_ptr", "s_batch", "s_row", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr", "noise_ptr", "length_ptr",
+        "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "log_odds_ptr", "value_ptr", "id_ptr", "ticket_ptr",
+        "batch", "rows", "length", "per_sequence", "slots", "vocabulary", "tiles", "lowest", "others", "alpha", "beta",
+        "min_length", "window",
     ]
 )  # fmt: skip
 def commit_kernel(
@@ -47,11 +48,13 @@ def commit_kernel(
     active_ptr,
     starts_ptr,
     flags_ptr,
+    noise_ptr,
     length_ptr,
     finished_ptr,
     token_ptr,
     margin_ptr,
     top1_ptr,
+    log_odds_ptr,
     value_ptr,
     id_ptr,
     ticket_ptr,
@@ -63,6 +66,7 @@ def commit_kernel(
     vocabulary,
     tiles,
     lowest,
+    others,
     alpha,
     beta,
     min_length,
@@ -73,6 +77,7 @@ def commit_kernel(
     KEEP: tl.constexpr,
     HIDDEN: tl.constexpr,
     ALIGNED: tl.constexpr,
+    FAST: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
@@ -80,8 +85,10 @@ def commit_kernel(
 ):
     """A slot is a row that may be scored: a row of packed sequences, or one of the first of each sequence of a batch.
 
-    Tickets: one per sequence, then one per slot.
+    Tickets: one per sequence, then one per slot. `others`: as in `odds`.
     """
+    NOISE: tl.constexpr = noise_ptr is not None
+    REST: tl.constexpr = log_odds_ptr is not None
     i_p = tl.program_id(0)
     if i_p >= slots * SPLITS:  # one more program per sequence, for what belongs to no slot
         b = i_p - slots * SPLITS
@@ -91,7 +98,7 @@ def commit_kernel(
         if cu_ptr is not None:
             decreasing = sequence_of(tl.full((), -1, tl.int32), cu_ptr, length, batch, ROWS) == batch
         else:
-            clear_unscored(token_ptr, margin_ptr, top1_ptr, b * length, length, first, scored, ROWS)
+            clear_unscored(token_ptr, margin_ptr, top1_ptr, log_odds_ptr, b * length, length, first, scored, ROWS)
         if decreasing | (scored == 0):
             tl.store(length_ptr + b, 0)
             tl.store(finished_ptr + b, 0)
@@ -115,24 +122,30 @@ def commit_kernel(
             o_row = row.to(tl.int64) * s_row
             if cu_ptr is None:
                 o_row += b.to(tl.int64) * (s_batch - length.to(tl.int64) * s_row)
-            v1, i1, v2, _weight = scan_row(
-                x_ptr + o_row, split, tiles, vocabulary, flags_ptr, HIDDEN, ALIGNED, False, BLOCK
+            draw = None
+            if NOISE:
+                seed, place, temperature = noise_at(noise_ptr, row)
+                draw = seed, place, temperature, tl.full((), 0, tl.int64)
+            p_row = x_ptr + o_row
+            found = scan_row(
+                p_row, split, tiles, vocabulary, flags_ptr, draw, HIDDEN, ALIGNED, True, FAST, REST, False, BLOCK
             )
             last = True
             if SPLITS > 1:
                 plane = slots.to(tl.int64) * SPLITS
-                tl.store(value_ptr + i_p, v1)
-                tl.store(value_ptr + plane + i_p, v2)
-                tl.store(id_ptr + 2 * plane + i_p, i1)
+                publish_split(found, i_p, value_ptr, id_ptr, plane, NOISE, REST, False)
                 publish(WAIT)
                 last = tl.atomic_add(ticket_ptr + batch + slot, 1, sem="acq_rel", scope="gpu") == SPLITS - 1
             if last:
                 if SPLITS > 1:
-                    v1, i1, v2, _weight = merge_splits(slot, value_ptr, id_ptr, plane, False, SPLITS)
+                    found = merge_splits(slot, value_ptr, id_ptr, plane, NOISE, REST, False, SPLITS)
                     tl.store(ticket_ptr + batch + slot, 0)
+                v1, i1, v2, clean, high, total, _spread = found
                 tl.store(token_ptr + row, tl.where(v1 == float("-inf"), lowest, i1).to(tl.int64))
                 tl.store(margin_ptr + row, tl.where(v1 == v2, 0.0, v1 - v2))
                 tl.store(top1_ptr + row, v1 + 0.0)
+                if REST:
+                    tl.store(log_odds_ptr + row, log_odds_of(clean, high, v2, total, others))
                 publish(WAIT)
                 if tl.atomic_add(ticket_ptr + b, 1, sem="acq_rel", scope="gpu") == scored - 1:
                     chosen, finished = select(
@@ -161,17 +174,22 @@ def commit_kernel(
             tl.store(token_ptr + slot, -1)
             tl.store(margin_ptr + slot, float("-inf"))
             tl.store(top1_ptr + slot, float("-inf"))
+            if REST:
+                tl.store(log_odds_ptr + slot, float("-inf"))
 
 
 @triton.jit
-def clear_unscored(token_ptr, margin_ptr, top1_ptr, begin, length, first, scored, ROWS: tl.constexpr):
-    """Token -1, margin and largest logit -inf for every row of a sequence of a batch that is not scored."""
+def clear_unscored(token_ptr, margin_ptr, top1_ptr, log_odds_ptr, begin, length, first, scored, ROWS: tl.constexpr):
+    """Token -1 and all else -inf for every row of a sequence of a batch that is not scored."""
     for j0 in range(0, length, ROWS):
         o_r = begin + j0 + tl.arange(0, ROWS)
         m_r = (o_r < begin + length) & ((o_r < first) | (o_r >= first + scored))
         tl.store(token_ptr + o_r, tl.full((ROWS,), -1, tl.int64), mask=m_r)
-        tl.store(margin_ptr + o_r, tl.full((ROWS,), float("-inf"), tl.float32), mask=m_r)
-        tl.store(top1_ptr + o_r, tl.full((ROWS,), float("-inf"), tl.float32), mask=m_r)
+        nothing = tl.full((ROWS,), float("-inf"), tl.float32)
+        tl.store(margin_ptr + o_r, nothing, mask=m_r)
+        tl.store(top1_ptr + o_r, nothing, mask=m_r)
+        if log_odds_ptr is not None:
+            tl.store(log_odds_ptr + o_r, nothing, mask=m_r)
 
 
 @triton.jit(
@@ -252,10 +270,10 @@ def select_prefix(
     check_select_prefix(margins, tokens, cu_rows, n_active, starts, flags, *rule)
     rows, length, s_margin = rows_of(margins, margins.dim())
     batch = batch_of(margins, margins.dim(), cu_rows)
-    lengths, finished = _outputs(margins, batch)
+    lengths, finished = new_lengths(margins, batch)
     if batch:
         config = SELECT[device_of(margins.device).architecture]
-        numbers, options = _rule(*rule)
+        numbers, options = rule_options(*rule)
         select_kernel[(batch,)](
             margins,
             tokens,
@@ -294,28 +312,22 @@ def commit_prefix(
     """The operator ``commit_prefix``; `splits` is chosen from the shape and the rule unless it is given."""
     *rule, noise, log_odds, partials, tickets = rule_and_workspace
     check_commit_prefix(logits, cu_rows, n_active, starts, flags, suppressed, lowest, *rule, noise)
-    if noise is not None or log_odds:
-        raise NotImplementedError("noise and log-odds")
     check_flags(flags, suppressed is not None or rule[5])
     rows, length, s_batch = rows_of(logits, logits.dim() - 1)
     batch = batch_of(logits, logits.dim() - 1, cu_rows)
     tokens = logits.new_empty(logits.shape[:-1], dtype=torch.int64)
     margins = logits.new_empty(logits.shape[:-1], dtype=torch.float32)
-    top1, nothing = torch.empty_like(margins), logits.new_empty(0, dtype=torch.float32)
-    lengths, finished = _outputs(logits, batch)
+    top1, odds = torch.empty_like(margins), torch.empty_like(margins) if log_odds else margins.new_empty(0)
+    lengths, finished = new_lengths(logits, batch)
     if batch == 0:  # there may be rows, but they belong to no sequence
-        return (
-            lengths,
-            finished.view(torch.bool),
-            tokens.fill_(-1),
-            margins.fill_(-torch.inf),
-            top1.fill_(-torch.inf),
-            nothing,
-        )
-    slots = commit_slots(logits, cu_rows, n_active, _rule_of(*rule))
-    launch = Launch(COMMIT, logits, flags, slots.likely, splits)
-    values, ids, tickets = launch.workspace(partials, tickets, slots.count, COMMIT_PLANES, batch)
-    numbers, options = _rule(*rule)
+        for column in (margins, top1, odds):
+            column.fill_(-torch.inf)
+        return lengths, finished.view(torch.bool), tokens.fill_(-1), margins, top1, odds
+    slots = commit_slots(logits, cu_rows, n_active, rule_of(*rule))
+    launch = Launch(COMMIT, logits, flags, slots.likely, splits, noise is not None or log_odds)
+    needed = planes(noise is not None, log_odds, False)
+    values, ids, tickets = launch.workspace(partials, tickets, slots.count, needed, batch)
+    numbers, options = rule_options(*rule)
     commit_kernel[(slots.count * launch.splits + batch,)](
         logits,
         s_batch,
@@ -324,11 +336,13 @@ def commit_prefix(
         n_active,
         starts,
         flags,
+        noise,
         lengths,
         finished,
         tokens,
         margins,
         top1,
+        odds if log_odds else None,
         values,
         ids,
         tickets,
@@ -340,26 +354,11 @@ def commit_prefix(
         logits.size(-1),
         launch.tiles,
         lowest,
+        logits.size(-1) - 1 - (0 if suppressed is None else suppressed.numel()),
         *numbers,
         **options,
         HIDDEN=suppressed is not None,
         ROWS=launch.config.rows,
         **launch.options,
     )
-    return lengths, finished.view(torch.bool), tokens, margins, top1, nothing
-
-
-_rule_of = functools.lru_cache(maxsize=256)(PrefixRule.of)  # making one takes longer than a launch
-
-
-def _outputs(like: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-    """Fresh lengths and finished flags; the flags as bytes, which Triton can store."""
-    return like.new_empty(batch, dtype=torch.int32), like.new_empty(batch, dtype=torch.uint8)
-
-
-def _rule(
-    alpha: int, beta: int, min_length: int, window: int, floor: float | None, snap: bool, keep: bool
-) -> tuple[tuple[int | float, ...], dict[str, bool]]:
-    """The numbers of a rule, which a kernel gets at run time, and the flags for which it is compiled."""
-    numbers = (alpha, beta, min_length, window, 0.0) if floor is None else (0, beta, min_length, window, float(floor))
-    return numbers, {"HAS_FLOOR": floor is not None, "SNAP": snap, "KEEP": keep}
+    return lengths, finished.view(torch.bool), tokens, margins, top1, odds

@@ -51,13 +51,46 @@ def sequence_of(row, cu_ptr, length, batch, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def merge_splits(row, value_ptr, id_ptr, plane, REST: tl.constexpr, SPLITS: tl.constexpr):
-    """Joins the splits of a row that other programs have published, as planes: best, second, id, weight."""
+def publish_split(found, i_p, value_ptr, id_ptr, plane, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
+    """Stores what a program found of its split, in planes: best, second, id, and what is kept of the others.
+
+    The last are `planes` of `configs.commit`: weight, two clean logits if there is noise, weight for the entropy.
+    """
+    v1, i1, v2, clean, r, s, t = found
+    tl.store(value_ptr + i_p, v1)
+    tl.store(value_ptr + plane + i_p, v2)
+    tl.store(id_ptr + 2 * plane + i_p, i1)
+    if REST:
+        tl.store(value_ptr + 3 * plane + i_p, s)
+        if NOISE:
+            tl.store(value_ptr + 4 * plane + i_p, clean)
+            tl.store(value_ptr + 5 * plane + i_p, r)
+    if ENTROPY:
+        tl.store(value_ptr + (6 if NOISE else 4) * plane + i_p, t)
+
+
+@triton.jit
+def merge_splits(
+    row,
+    value_ptr,
+    id_ptr,
+    plane,
+    NOISE: tl.constexpr,
+    REST: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """Joins the splits of a row that other programs have published."""
     q = row.to(tl.int64) * SPLITS + tl.arange(0, SPLITS)  # [SPLITS]
     v1 = tl.load(value_ptr + q, cache_modifier=".cg")
     v2 = tl.load(value_ptr + plane + q, cache_modifier=".cg")
     i1 = tl.load(id_ptr + 2 * plane + q, cache_modifier=".cg")
-    s = v1
+    clean, r, s, t = v1, v2, v1, v1
     if REST:
         s = tl.load(value_ptr + 3 * plane + q, cache_modifier=".cg")
-    return merge(v1, i1, v2, s, 0, REST)
+        if NOISE:
+            clean = tl.load(value_ptr + 4 * plane + q, cache_modifier=".cg")
+            r = tl.load(value_ptr + 5 * plane + q, cache_modifier=".cg")
+    if ENTROPY:
+        t = tl.load(value_ptr + (6 if NOISE else 4) * plane + q, cache_modifier=".cg")
+    return merge((v1, i1, v2, clean, r, s, t), 0, NOISE, REST, ENTROPY)

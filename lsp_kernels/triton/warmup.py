@@ -1,4 +1,4 @@
-"""Which calls make Triton compile every commit kernel that calls of one kind may need."""
+"""Which calls make Triton compile every commit or head kernel that calls of one kind may need."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import commit
+from . import commit, head
 from .configs.commit import split_counts
+from .configs.head import tiles_of
 
 
 def compile_commit(
@@ -19,23 +20,61 @@ def compile_commit(
     starts: Tensor | None,
     tables: tuple[Tensor | None, Tensor | None, int],
     rule: tuple[Any, ...],
+    noise: bool,
+    log_odds: bool,
+    entropy: bool,
 ) -> None:
     """Runs the three operations on one row with every number of splits, aligned to 16 bytes and not.
 
-    A kernel depends on the dtype, on which arguments there are, on the rule's flags, on the splits and on the
-    alignment, and on nothing else, so these calls stand for those with any number of rows, pointers and strides.
+    A kernel depends on the dtype, on which arguments and results there are, on the rule's flags, on the splits, on the
+    alignment, with noise on whether `id_offset` is a multiple of 4 (here it is), and on nothing else, so these calls
+    stand for those with any number of rows, pointers and strides.
     """
-
-    def one(tensor: Tensor | None, *values: int) -> Tensor | None:
-        return None if tensor is None else torch.tensor(values, dtype=torch.int32, device=logits.device)
-
-    sequences = (one(cu_rows, 0, 1), one(n_active, 1), one(starts, 0))
+    sequences = _one_sequence(cu_rows, n_active, starts)
     for row in _rows(logits):
+        table = torch.zeros(*row.shape[:-1], 3, dtype=torch.int64, device=row.device) if noise else None
         for splits in split_counts():
-            commit.token_stats(row, *tables, 0, None, False, None, None, splits=splits)
-            commit.commit_prefix(row, *sequences, *tables, *rule, None, False, None, None, splits=splits)
+            commit.token_stats(row, *tables, 0, table, entropy, None, None, splits=splits)
+            commit.commit_prefix(row, *sequences, *tables, *rule, table, log_odds, None, None, splits=splits)
     margins = torch.zeros([1] * (logits.dim() - 1), device=logits.device)
     commit.select_prefix(margins, margins.long(), *sequences, tables[0], *rule)
+
+
+def compile_head(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    sequences: tuple[Tensor | None, Tensor | None, Tensor | None],
+    tables: tuple[Tensor | None, Tensor | None, int],
+    rule: tuple[Any, ...],
+    noise: bool,
+    log_odds: bool,
+    entropy: bool,
+) -> None:
+    """Runs the two operations of the head on one row in every tile.
+
+    Beside what `compile_commit` names, a kernel depends on the hidden size, on the tile, and on which strides and
+    addresses of hidden states and weights are aligned, so those given are kept.
+    """
+    first = (slice(0, 1),) * (hidden.dim() - 1)
+    row = hidden[first] if hidden.numel() else hidden.new_zeros(*[1] * (hidden.dim() - 1), hidden.size(-1))
+    table = torch.zeros(*row.shape[:-1], 3, dtype=torch.int64, device=row.device) if noise else None
+    for tile in tiles_of(hidden, noise):
+        head.linear_token_stats(row, weight, bias, *tables, 0, table, entropy, None, None, config=tile)
+        head.linear_commit_prefix(
+            row, weight, bias, *_one_sequence(*sequences), *tables, *rule, table, log_odds, None, None, config=tile
+        )
+
+
+def _one_sequence(
+    cu_rows: Tensor | None, n_active: Tensor | None, starts: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Borders, count and start of a sequence of one row, those that are given."""
+
+    def one(tensor: Tensor | None, *values: int) -> Tensor | None:
+        return None if tensor is None else torch.tensor(values, dtype=torch.int32, device=tensor.device)
+
+    return one(cu_rows, 0, 1), one(n_active, 1), one(starts, 0)
 
 
 def _rows(logits: Tensor) -> Iterator[Tensor]:

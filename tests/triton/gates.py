@@ -21,7 +21,8 @@ def violations(made: Build, compiled: Compiled) -> list[str]:
 
 
 def _within_limits(made: Build, compiled: Compiled) -> Iterator[str]:
-    heavy = made.family == "attention" and (_is_float32(made) or made.constants["D"] > 128 or "unaligned" in made.name)
+    heavy = made.family != "commit" and (_is_float32(made) or "unaligned" in made.name)
+    heavy |= made.family == "attention" and made.constants["D"] > 128
     if compiled.spills and not heavy:  # the table shows what heavy ones spill
         yield f"spills: {compiled.resources}"
     if compiled.shared > compiled.target.shared_limit:
@@ -35,9 +36,13 @@ def _wide_loads(made: Build, compiled: Compiled) -> Iterator[str]:
 
 
 def _tickets(made: Build) -> int:
-    """How many tickets a program may take: one of its row if that is split, one of its sequence if there is a rule."""
+    """How many tickets a program may take: one of its row if that is split, one of its sequence if there is a rule.
+
+    The head takes one of its tile of rows, and with a rule another one where it takes those of sequences.
+    """
     kernel, shared = made.kernel.__name__, made.constants.get("SPLITS", 1) > 1
     by_kernel = {"select_kernel": 0, "stats_kernel": shared, "commit_kernel": shared + 1}
+    by_kernel |= {"head_stats_kernel": 1, "head_commit_kernel": 2}
     return int(by_kernel[kernel] if kernel in by_kernel else made.constants["SPLIT"])
 
 
@@ -52,7 +57,7 @@ def _ordered(made: Build, compiled: Compiled) -> Iterator[str]:
 
 
 def _tensor_cores(made: Build, compiled: Compiled) -> Iterator[str]:
-    if made.family != "attention" or _is_float32(made):
+    if made.family == "commit" or _is_float32(made):
         return
     expected = MATRIX.get(made.architecture, "") if made.constants["BM"] >= 64 else ""
     found = tensor_cores(compiled)
@@ -61,7 +66,7 @@ def _tensor_cores(made: Build, compiled: Compiled) -> Iterator[str]:
 
 
 def _is_float32(made: Build) -> bool:
-    return made.signature.get("q_ptr") == builds.TYPES[torch.float32]
+    return builds.TYPES[torch.float32] in (made.signature.get("q_ptr"), made.signature.get("h_ptr"))
 
 
 def examine(family: str, architecture: str) -> tuple[list[Row], list[str]]:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary
+from lsp_kernels import Commit, Noise, PrefixRule, TokenStats, Vocabulary
 from lsp_kernels.triton.aot.builds import Build
-from lsp_kernels.triton.configs.commit import Slots, commit_slots
+from lsp_kernels.triton.configs.commit import MOST_PLANES, Slots, commit_slots
 from tests.attention_cases import AttentionCase
 from tests.strategies import random_logits
 from tests.support import ints
@@ -32,11 +32,14 @@ class CommitInputs:
         borders: list[int] | None = None,
         starts: list[int] | None = None,
         n_active: list[int] | None = None,
+        noise: Noise | None = None,
+        id_offset: int = 0,
     ) -> None:
         def as_int32(values: list[int] | None) -> Tensor | None:
             return None if values is None else ints(*values)
 
         self.logits, self.rule, self.vocabulary = logits, rule, vocabulary
+        self.noise, self.id_offset = noise, id_offset
         self.cu_rows, self.starts, self.n_active = as_int32(borders), as_int32(starts), as_int32(n_active)
         self.batch = logits.size(0) if borders is None else len(borders) - 1
         self.tickets = torch.empty(0)
@@ -52,11 +55,11 @@ class CommitInputs:
         shape, size = self.logits.shape[:-1], self.logits.size(-1)
         rows, splits, block = math.prod(shape), build.constants["SPLITS"], build.constants["BLOCK"]
         commit = build.kernel.__name__ == "commit_kernel"
-        tokens, floats = torch.full(shape, -7), [torch.full(shape, torch.nan) for _ in range(3)]
+        tokens, floats = torch.full(shape, -7), [torch.full(shape, torch.nan) for _ in range(5)]
         counts = torch.full((self.batch,), -7, dtype=torch.int32)
         finished = torch.full((self.batch,), 7, dtype=torch.uint8)
         slots = commit_slots(self.logits, self.cu_rows, self.n_active, self.rule) if commit else Slots(rows, 0, rows)
-        partials = torch.full((4 * slots.count * splits,), -1, dtype=torch.int32)
+        partials = torch.full((MOST_PLANES * slots.count * splits,), -1, dtype=torch.int32)
         self.tickets = torch.zeros(slots.count + (self.batch if commit else 0), dtype=torch.int32)
         rule, hidden = self.rule, self.vocabulary.suppressed
         named = {
@@ -64,7 +67,9 @@ class CommitInputs:
             "s_row": self.logits.stride(-2), "cu_ptr": self.cu_rows, "active_ptr": self.n_active,
             "starts_ptr": self.starts, "flags_ptr": self.vocabulary.flags, "length_ptr": counts,
             "finished_ptr": finished, "token_ptr": tokens, "margin_ptr": floats[1],
-            "top1_ptr": floats[0], "top2_ptr": floats[1], "log_odds_ptr": floats[2],
+            "top1_ptr": floats[0], "top2_ptr": floats[1], "log_odds_ptr": floats[2], "entropy_ptr": floats[3],
+            "clean_ptr": floats[4], "noise_ptr": None if self.noise is None else self.noise.table,
+            "id_offset": self.id_offset,
             "value_ptr": partials.view(torch.float32), "id_ptr": partials, "ticket_ptr": self.tickets,
             "batch": self.batch, "rows": rows, "length": shape[-1], "per_sequence": slots.per_sequence,
             "slots": slots.count, "vocabulary": size, "tiles": -(-size // (block * splits)),
@@ -74,7 +79,13 @@ class CommitInputs:
         }  # fmt: skip
         grid = (slots.count * splits + (self.batch if commit else 0),)
         done = finished.view(torch.bool)
-        outputs = Commit(counts, done, tokens, floats[1], floats[0]) if commit else TokenStats(tokens, *floats)
+        asked = (
+            named[name] if name in build.signature else None for name in ("log_odds_ptr", "entropy_ptr", "clean_ptr")
+        )
+        odds, *more = asked
+        outputs = Commit(counts, done, tokens, floats[1], floats[0], odds)
+        if not commit:
+            outputs = TokenStats(tokens, floats[0], floats[1], odds, *more)
         return grid, [named[name] for name in build.signature], outputs
 
 
@@ -85,14 +96,20 @@ def commit_inputs(
     size: int = SIZE,
     seed: int = 0,
     batch: bool = False,
+    noise: bool = False,
+    id_offset: int = 0,
 ) -> CommitInputs:
     """Packed sequences, some after an unrelated row, or a batch of two with 4 and 3 active rows."""
     logits = random_logits(np.random.default_rng(seed), BORDERS[-1], size, kind, dtype)
     vocabulary = Vocabulary(size, delimiters=range(0, size, 3), stops=range(0, size, 40), suppress=[0, 1, size - 5])
     rule = rule or PrefixRule()
+    logits = logits[:8].view(2, 4, size) if batch else logits
+    temperatures, place = torch.arange(logits[..., 0].numel()) % 3 * 0.4, torch.arange(logits.size(-2))
+    drawn = Noise(temperatures.view(logits.shape[:-1]), seed - 2**40, place, 2) if noise else None
+    options: dict[str, Any] = {"noise": drawn, "id_offset": id_offset}
     if batch:
-        return CommitInputs(logits[:8].view(2, 4, size), rule, vocabulary, n_active=[4, 3])
-    return CommitInputs(logits, rule, vocabulary, borders=BORDERS, starts=[1, 0, 0, 1])
+        return CommitInputs(logits, rule, vocabulary, n_active=[4, 3], **options)
+    return CommitInputs(logits, rule, vocabulary, borders=BORDERS, starts=[1, 0, 0, 1], **options)
 
 
 def attention_arguments(

@@ -17,8 +17,9 @@ from tests.virtual_gpu import AccessError, RaceError
 
 PACKAGE = Path(lsp_kernels.triton.__file__).parent
 FILES = {
-    "commit": ("ticket", "top2", "rule", "rows", "launch", "stats", "commit"),
+    "commit": ("ticket", "noise", "top2", "odds", "rule", "rows", "launch", "stats", "commit"),
     "attention": ("ticket", "attention"),
+    "head": ("ticket", "noise", "top2", "odds", "rule", "rows", "launch", "tiles", "head"),
 }
 NOTICED = (AssertionError, AccessError, RaceError)  # what running a damaged kernel may raise
 _serial = itertools.count()

@@ -18,7 +18,10 @@ from lsp_kernels.triton import configs
 
 
 class Served:
-    """Calls the launchers of a module: the package's own, or a damaged copy of it."""
+    """Calls the launchers of a module: the package's own, or a damaged copy of it.
+
+    `splits` is how many programs share the ids of a row or the keys of a tile, for the head how many there are in all.
+    """
 
     def __init__(self, module: ModuleType, splits: int | None = None) -> None:
         self.module = module
@@ -68,6 +71,41 @@ class Served:
         operands = (logits, cu_rows, n_active, starts, *tables_of(vocabulary), *rule_arguments(rule))
         options = (table_of(noise), log_odds, *workspace)
         return commit_of(self.module.commit_prefix(*operands, *options, splits=self.splits), log_odds)
+
+    def linear_token_stats(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        *,
+        bias: Tensor | None = None,
+        vocabulary: Vocabulary | None = None,
+        id_offset: int = 0,
+        noise: Noise | None = None,
+        entropy: bool = False,
+        workspace: tuple[Any, Any] = (None, None),
+    ) -> TokenStats:
+        options = (*tables_of(vocabulary), id_offset, table_of(noise), entropy, *workspace)
+        out = self.module.linear_token_stats(hidden, weight, bias, *options, programs=self.splits)
+        return stats_of(out, noise, entropy)
+
+    def linear_commit_prefix(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        cu_rows: Tensor | None = None,
+        n_active: Tensor | None = None,
+        starts: Tensor | None = None,
+        *,
+        rule: PrefixRule,
+        bias: Tensor | None = None,
+        vocabulary: Vocabulary | None = None,
+        noise: Noise | None = None,
+        log_odds: bool = False,
+        workspace: tuple[Any, Any] = (None, None),
+    ) -> Commit:
+        operands = (hidden, weight, bias, cu_rows, n_active, starts, *tables_of(vocabulary), *rule_arguments(rule))
+        options = (table_of(noise), log_odds, *workspace)
+        return commit_of(self.module.linear_commit_prefix(*operands, *options, programs=self.splits), log_odds)
 
     def suffix_attention(
         self,

@@ -15,19 +15,25 @@ from hypothesis import strategies as st
 import lsp_kernels
 from lsp_kernels import (
     Commit,
+    Noise,
     PrefixRule,
     Vocabulary,
     Workspace,
     commit_prefix,
+    linear_commit_prefix,
+    linear_token_stats,
     reference,
     suffix_attention,
+    token_stats,
     warmup_attention,
     warmup_commit,
+    warmup_head,
 )
 from tests.attention_cases import AttentionCase, assert_same_bits, attention_cases, check_attention, make_case
 from tests.gpus import IS_REAL, Moved, RealGpu, VirtualGpu, times, to_gpu
+from tests.head_cases import ByIdentity, factors
 from tests.strategies import CommitCase, cases
-from tests.support import check_commit, check_select, check_stats, same
+from tests.support import check_commit, check_noisy_commit, check_noisy_stats, check_select, check_stats, same
 
 commit = pytest.mark.gpu("sm_90")
 attention = pytest.mark.gpu("sm_80", attention=True)
@@ -59,6 +65,16 @@ def test_select_agrees_with_the_enumeration_of_thresholds(
 @given(case=cases(most=10))
 def test_stats_agree_with_the_definition(gpu: Gpu, case: CommitCase) -> None:
     check_stats(ON_GPU, case)
+
+
+@commit
+@times(300, virtual=3)
+@given(case=cases(most=6), seed=st.integers(0, 2**32 - 1))
+def test_noise_entropy_and_log_odds_agree_with_the_definition(gpu: Gpu, case: CommitCase, seed: int) -> None:
+    noise, draws = case.draws(seed)
+    check_noisy_stats(ON_GPU, case, noise, draws, id_offset=4 * (seed % 3))
+    check_noisy_commit(ON_GPU, case, noise, draws)
+    check_stats(ON_GPU, case, entropy=True)
 
 
 @dataclasses.dataclass
@@ -125,6 +141,12 @@ def test_nothing_but_the_kernel_is_launched(gpu: Gpu, step: Step) -> None:
     workspace = Workspace()
     step.run(workspace)
     assert gpu.launched(lambda: step.run(workspace)) == ["commit_kernel"]
+    noise = Noise(torch.full(step.logits.shape[:-1], 0.7, device="cuda"), seeds=1, positions=0)
+    options = {"vocabulary": step.vocabulary, "noise": noise, "workspace": workspace}
+    for _ in range(2):
+        noisy = gpu.launched(lambda: commit_prefix(step.logits, rule=step.rule, log_odds=True, **options))
+        stats = gpu.launched(lambda: token_stats(step.logits, id_offset=5, entropy=True, **options))
+    assert (noisy, stats) == (["commit_kernel"], ["stats_kernel"])
 
 
 @pytest.mark.gpu(attention=True)
@@ -179,3 +201,53 @@ def test_nothing_but_the_attention_kernel_is_launched(gpu: Gpu, long_prefixes: A
     workspace = Workspace()
     long_prefixes.run(suffix_attention, workspace=workspace)
     assert gpu.launched(lambda: long_prefixes.run(suffix_attention, workspace=workspace)) == ["attention_kernel"]
+
+
+head = pytest.mark.gpu("sm_90", attention=True)
+
+
+@head
+@times(300, virtual=3)
+@given(case=cases(sizes=(1, 17, 130), most=10, finite=True))
+def test_the_head_commits_as_the_enumeration_of_thresholds(gpu: Gpu, case: CommitCase) -> None:
+    check_commit(ByIdentity(ON_GPU), case)
+
+
+@head
+def test_nothing_but_a_head_kernel_is_launched(gpu: Gpu) -> None:
+    """After a warm-up, with a workspace, and with an offset of the ids."""
+    rows, size, ids = gpu.sized((64, 4096, 126464), virtual=(5, 32, 300))
+    hidden, weight = (tensor.round().to("cuda") for tensor in factors(rows, size, ids, torch.bfloat16))
+    rule, workspace = PrefixRule(snap=False), Workspace()
+    warmup_head(hidden, weight, rule=rule)
+
+    def run() -> None:
+        commit = linear_commit_prefix(hidden, weight, rule=rule, workspace=workspace)
+        stats = linear_token_stats(hidden, weight, id_offset=7, workspace=workspace)
+        same((stats.tokens - 7)[commit.tokens >= 0].cpu(), commit.tokens[commit.tokens >= 0].cpu())
+
+    run()
+    launched = gpu.launched(lambda: linear_commit_prefix(hidden, weight, rule=rule, workspace=workspace))
+    assert launched == ["head_commit_kernel"]
+    launched = gpu.launched(lambda: linear_token_stats(hidden, weight, id_offset=7, workspace=workspace))
+    assert launched == ["head_stats_kernel"]
+    assert not any(room.tickets.any() for room in workspace.rooms())
+
+
+@head
+@pytest.mark.real_gpu
+def test_a_captured_head_replays_on_new_hidden_states(gpu: Gpu) -> None:
+    hidden, weight = (tensor.to("cuda") for tensor in factors(64, 1024, 20000, torch.bfloat16))
+    rule, workspace, counts = PrefixRule(snap=False), Workspace(), torch.tensor([64], dtype=torch.int32, device="cuda")
+    warmup_head(hidden, weight, n_active=counts, rule=rule)
+    linear_commit_prefix(hidden, weight, n_active=counts, rule=rule, workspace=workspace)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        commit = linear_commit_prefix(hidden, weight, n_active=counts, rule=rule, workspace=workspace)
+    for seed, count in enumerate((64, 9, 1)):
+        counts.fill_(count)
+        hidden.copy_(torch.randn(hidden.shape, generator=torch.Generator().manual_seed(seed)))
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = reference.linear_commit_prefix(hidden, weight, n_active=counts, rule=rule)
+        torch.testing.assert_close(commit.top1, expected.top1, rtol=1e-4, atol=1e-3)

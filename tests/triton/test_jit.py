@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lsp_kernels import PrefixRule, Vocabulary, reference
-from lsp_kernels.triton import attention, commit
-from lsp_kernels.triton.aot.builds import Build, representative
+from lsp_kernels import Noise, PrefixRule, Vocabulary, reference
+from lsp_kernels.triton import attention, commit, head
+from lsp_kernels.triton.aot.builds import HIDDEN_SIZE, Build, representative
 from tests.attention_cases import AttentionCase, attention_cases, check_attention, make_case
 from tests.gpus import ARCHITECTURES, Moved, VirtualGpu, executed_architectures, gpu_of, times
+from tests.head_cases import ByIdentity, factors
 from tests.strategies import DTYPES, CommitCase, cases
-from tests.support import check_commit, check_select, check_stats, ints, same
+from tests.support import check_commit, check_noisy_commit, check_noisy_stats, check_select, check_stats, ints, same
 from tests.triton.served import Served
 
 ROUNDED = 2.0  # the weights are rounded to 16 bits before they meet the values
@@ -99,6 +100,25 @@ def test_any_statistics_and_selection(gpu: VirtualGpu, case: CommitCase, splits:
     check_select(Moved(Served(commit)), case, strided, shift=0.0)
 
 
+few = cases(sizes=(1, 17, 130, 1100), most=6)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.gpu
+@times(300, virtual=15)
+@given(case=few, splits=splits, seed=seeds)
+def test_any_noisy_commit_with_any_splits(gpu: VirtualGpu, case: CommitCase, splits: int, seed: int) -> None:
+    check_noisy_commit(Moved(Served(commit, splits)), case, *case.draws(seed))
+
+
+@pytest.mark.gpu
+@times(300, virtual=15)
+@given(case=few, splits=splits, seed=seeds)
+def test_any_noisy_statistics_and_entropy(gpu: VirtualGpu, case: CommitCase, splits: int, seed: int) -> None:
+    check_noisy_stats(Moved(Served(commit, splits)), case, *case.draws(seed), id_offset=seed % 7)
+    check_stats(Moved(Served(commit, splits)), case, entropy=True)
+
+
 def one_token() -> AttentionCase:
     return make_case([1], [9], None, heads=(1, 1), dtype=torch.bfloat16, batched=True)
 
@@ -138,6 +158,44 @@ def test_any_attention_with_any_splits(gpu: VirtualGpu, case: AttentionCase, spl
     check_attention(Moved(Served(attention, splits)).suffix_attention, case, ROUNDED)
 
 
+# Rows are those of the greedy tiles: 1 or 16, 64 and more than 128.
+HEADS: dict[str, tuple[int, int, torch.dtype]] = {
+    "one row": (1, 48, torch.bfloat16),
+    "one value": (3, 1, torch.float32),
+    "odd size": (5, 37, torch.float16),
+    "float32": (20, 40, torch.float32),
+    "tile of 64": (50, 64, torch.bfloat16),
+    "two tiles of 128": (140, 32, torch.float16),
+}
+
+
+@pytest.mark.gpu("sm_90", attention=True)
+@pytest.mark.parametrize("number", numbered(HEADS, ["one row"]))
+def test_every_tile_of_the_head(gpu: VirtualGpu, number: int) -> None:
+    rows, size, dtype = list(HEADS.values())[number]
+    hidden, weight = factors(rows, size, 300, dtype)
+    hidden, weight = (x.round().to(dtype) for x in (hidden, weight))  # every sum is exact
+    operations, rule = Moved(Served(head, 5)), PrefixRule(0.25, 0.5, snap=False)
+    for got, expected in zip(
+        operations.linear_commit_prefix(hidden, weight, rule=rule),
+        reference.linear_commit_prefix(hidden, weight, rule=rule),
+        strict=True,
+    ):
+        same(got, expected)
+    stats, expected = operations.linear_token_stats(hidden, weight), reference.linear_token_stats(hidden, weight)
+    for got, wanted in zip(stats[:3], expected[:3], strict=True):
+        same(got, wanted)
+    torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu(attention=True)
+@times(100, virtual=10)
+@given(case=cases(sizes=(1, 17, 130, 300), finite=True), programs=st.sampled_from([1, 3, 9]))
+def test_any_commit_and_statistics_of_the_head(gpu: VirtualGpu, case: CommitCase, programs: int) -> None:
+    check_commit(ByIdentity(Moved(Served(head, programs))), case)
+    check_stats(ByIdentity(Moved(Served(head, programs))), case)
+
+
 def usual_commits() -> None:
     """One call of each operation as decoding makes it, on packed rows."""
     size = 8 * SIZE
@@ -146,6 +204,8 @@ def usual_commits() -> None:
     operations = Moved(Served(commit, splits=8))
     out = operations.commit_prefix(logits, **sequences, rule=PrefixRule(), vocabulary=vocabulary)
     operations.token_stats(logits, vocabulary=vocabulary)
+    noise = Noise(0.7, seeds=1, positions=torch.arange(6))
+    operations.commit_prefix(logits, **sequences, rule=PrefixRule(), vocabulary=vocabulary, noise=noise)
     operations.select_prefix(out.margins, out.tokens, **sequences, rule=PrefixRule(), vocabulary=vocabulary)
 
 
@@ -155,7 +215,14 @@ def usual_attention() -> None:
     case.run(Moved(Served(attention, splits=2)).suffix_attention)
 
 
-USUAL = {"commit": usual_commits, "attention": usual_attention}
+def usual_head() -> None:
+    """Few packed rows of the hidden size that the builds have."""
+    hidden, weight = factors(6, HIDDEN_SIZE, SIZE, torch.bfloat16)
+    options = {"rule": PrefixRule(), "vocabulary": Vocabulary(SIZE, delimiters=[3], suppress=[5])}
+    Moved(Served(head, 2)).linear_commit_prefix(hidden, weight, ints(0, 4, 6), None, ints(1, 0), **options)
+
+
+USUAL = {"commit": usual_commits, "attention": usual_attention, "head": usual_head}
 
 
 def code(ptx: str) -> str:
@@ -164,10 +231,14 @@ def code(ptx: str) -> str:
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-ORDINARY = {"commit": ["sm_90"], "attention": ["sm_80"]}
+ORDINARY = {"commit": ["sm_90"], "attention": ["sm_80"], "head": []}
 PROVEN = [
     pytest.param(family, name, marks=() if name in ORDINARY[family] else pytest.mark.targets)
-    for family, names in (("commit", ARCHITECTURES), ("attention", executed_architectures()))
+    for family, names in (
+        ("commit", ARCHITECTURES),
+        ("attention", executed_architectures()),
+        ("head", executed_architectures()),
+    )
     for name in names
 ]
 
@@ -177,5 +248,5 @@ def test_the_usual_launches_are_the_builds_that_are_proven(family: str, architec
     proven: list[Build] = [made for made in representative(architecture) if made.family == family]
     with gpu_of(architecture) as gpu:
         USUAL[family]()
-    launched = {launch.name: code(launch.ptx) for launch in gpu.driver.launches}
-    assert launched == {made.kernel.__name__: code(made.compile().text) for made in proven}
+    launched = {(launch.name, code(launch.ptx)) for launch in gpu.driver.launches}
+    assert launched == {(made.kernel.__name__, code(made.compile().text)) for made in proven}

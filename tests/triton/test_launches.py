@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from lsp_kernels import PrefixRule, Vocabulary
-from lsp_kernels.triton import attention, commit, configs
+from lsp_kernels.triton import attention, commit, configs, head
 from lsp_kernels.triton.aot import TARGETS, builds
 from lsp_kernels.triton.aot.builds import Build
-from lsp_kernels.triton.warmup import compile_commit
+from lsp_kernels.triton.warmup import compile_commit, compile_head
 from tests.support import ints
 from tests.triton.launches import Compilation, captured, of_build
 
@@ -47,10 +47,13 @@ def commit_call(made: Build) -> None:
         commit.select_prefix(torch.zeros(shape), torch.zeros(shape).long(), *sequences, tables[0], *rule.arguments)
         return
     logits, splits = torch.zeros(*shape, size, dtype=DTYPES[types["x_ptr"]]), chosen["SPLITS"]
+    noise = torch.zeros(*shape, 3, dtype=torch.int64) if "noise_ptr" in types else None
     if made.kernel is commit.stats_kernel:
-        commit.token_stats(logits, *tables, 0, None, False, None, None, splits=splits)
+        options = (0 if chosen["GROUPED"] else 1, noise, "entropy_ptr" in types)
+        commit.token_stats(logits, *tables, *options, None, None, splits=splits)
     else:
-        commit.commit_prefix(logits, *sequences, *tables, *rule.arguments, None, False, None, None, splits=splits)
+        options = (noise, "log_odds_ptr" in types)
+        commit.commit_prefix(logits, *sequences, *tables, *rule.arguments, *options, None, None, splits=splits)
 
 
 @cache
@@ -104,13 +107,48 @@ def attention_call(made: Build) -> None:
     attention.suffix_attention_into(*operands, splits=2 if chosen["SPLIT"] else 1, config=tile)
 
 
+def head_call(made: Build) -> None:
+    """Calls an operation of the head with the tile and the tensors that a build says."""
+    chosen, types, marks = made.constants, made.signature, dict(of_build(made).attributes)
+    dtype, size, ids = DTYPES[types["h_ptr"]], chosen["D"], 48
+    far = TARGETS[made.architecture].backend == "hip" and "range" not in marks.get("h_ptr", "")
+    unaligned = "divisibility" not in marks.get("h_ptr", "")
+    room = memory(2**40 if far else 2**30).view(dtype)
+    packed = "cu_ptr" in types or made.kernel is head.head_stats_kernel
+    shape = [4, size] if packed else [2, 2, size]
+    hidden = room[unaligned : unaligned + 4 * size].view(shape)
+    weight = room.as_strided([ids, size], [size, 1], 2**22 + unaligned)
+    bias = torch.zeros(ids, dtype=dtype) if "bias_ptr" in types else None
+    vocabulary = Vocabulary(ids, delimiters=[3], suppress=[5])
+    tables = vocabulary.tables if "flags_ptr" in types else (None, None, 0)
+    noise = torch.zeros(*shape[:-1], 3, dtype=torch.int64) if "noise_ptr" in types else None
+    tiles = configs.head.HEAD[made.architecture][dtype][noise is not None]
+    (tile,) = [t for t in tiles if (t.rows, t.ids, t.depth) == (chosen["BM"], chosen["BV"], chosen["BK"])]
+    if made.kernel is head.head_stats_kernel:
+        options = (0 if chosen["GROUPED"] else 3, noise, "entropy_ptr" in types, None, None)
+        head.linear_token_stats(hidden, weight, bias, *tables, *options, config=tile)
+        return
+    sequences = (
+        ints(0, 3, 4) if "cu_ptr" in types else None,
+        ints(1, 1) if "active_ptr" in types else None,
+        ints(0, 0) if "starts_ptr" in types else None,
+    )
+    keep, floor = "keep" if chosen["KEEP"] else "minimum", 4.0 if chosen["HAS_FLOOR"] else None
+    rule = PrefixRule(floor=floor, snap=chosen["SNAP"], no_delimiter=keep).arguments
+    options = (noise, "log_odds_ptr" in types, None, None)
+    head.linear_commit_prefix(hidden, weight, bias, *sequences, *tables, *rule, *options, config=tile)
+
+
+CALLS = {"commit": commit_call, "attention": attention_call, "head": head_call}
+
+
 @pytest.mark.parametrize("family", builds.FAMILIES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_build_is_one_that_a_launch_would_compile(target: str, family: str) -> None:
     usual = [made for made in builds.representative(target) if made.family == family]
     for made in [*usual, *builds.shipped(target, family)]:
         with captured(target) as launched:
-            commit_call(made) if made.family == "commit" else attention_call(made)
+            CALLS[made.family](made)
         assert launched == [of_build(made)], made.name
 
 
@@ -132,30 +170,38 @@ def test_another_build_than_the_launched_one_is_noticed(change: dict[str, Any]) 
     assert launched != [of_build(dataclasses.replace(made, **change))]
 
 
-def compilations(target: str, logits: Tensor, batch: bool, vocabulary: Vocabulary | None) -> set[Compilation]:
-    """What the three operations need for these logits, with every number of splits that shapes may choose."""
+def compilations(
+    target: str, logits: Tensor, batch: bool, vocabulary: Vocabulary | None, noise: bool = False, more: bool = False
+) -> set[Compilation]:
+    """What the three operations need for these logits, with every number of splits that shapes may choose.
+
+    `more`: entropy and log-odds too.
+    """
     tables = (None, None, 0) if vocabulary is None else vocabulary.tables
     rule, flags = PrefixRule(snap=vocabulary is not None).arguments, tables[0]
     sequences = (None, ints(*[1] * logits.size(0)), None) if batch else (ints(0, 1), None, ints(0))
     margins = torch.zeros(logits.shape[:-1])
+    table = torch.zeros(*logits.shape[:-1], 3, dtype=torch.int64) if noise else None
     with captured(target) as launched:
         for splits in configs.commit.split_counts():
-            commit.token_stats(logits, *tables, 0, None, False, None, None, splits=splits)
-            commit.commit_prefix(logits, *sequences, *tables, *rule, None, False, None, None, splits=splits)
+            commit.token_stats(logits, *tables, 8, table, more, None, None, splits=splits)
+            commit.commit_prefix(logits, *sequences, *tables, *rule, table, more, None, None, splits=splits)
         commit.select_prefix(margins, margins.long(), *sequences, flags, *rule)
     return set(launched)
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.parametrize("batch", [True, False], ids=["batch", "packed"])
-@pytest.mark.parametrize("size", [64, 63])
-def test_a_warmup_compiles_all_that_calls_of_its_kind_need(target: str, batch: bool, size: int) -> None:
+@pytest.mark.parametrize(("size", "noise", "more"), [(64, False, False), (63, False, False), (64, True, True)])
+def test_a_warmup_compiles_all_that_calls_of_its_kind_need(
+    target: str, batch: bool, size: int, noise: bool, more: bool
+) -> None:
     """Whatever the number of rows, the alignment of pointers, and the strides, beyond 32 bits too."""
     vocabulary = Vocabulary(size, delimiters=[3], suppress=[5])
     rule, dims = PrefixRule().arguments, [1, 1] if batch else [1]
     sequences = (None, ints(1), None) if batch else (ints(0, 1), None, ints(0))
     with captured(target) as launched:
-        compile_commit(torch.zeros(*dims, size), *sequences, vocabulary.tables, rule)
+        compile_commit(torch.zeros(*dims, size), *sequences, vocabulary.tables, rule, noise, more, more)
     warm = set(launched)
     for rows in (1, 3, 16, 1000):
         shape = [2, rows, size] if batch else [rows, size]
@@ -163,9 +209,11 @@ def test_a_warmup_compiles_all_that_calls_of_its_kind_need(target: str, batch: b
         shifted = torch.zeros(contiguous.numel() + 1)[1:].view(shape)
         far = memory(2**40).view(torch.float32).as_strided([*dims, size], [*[2**31] * len(dims), 1])
         for logits in (contiguous, shifted, far):
-            assert compilations(target, logits, batch, vocabulary) <= warm
-    other = compilations(target, torch.zeros(*dims, size).half(), batch, vocabulary)
-    assert len(other & warm) == 1  # the rule alone reads no logits
+            assert compilations(target, logits, batch, vocabulary, noise, more) <= warm
+    others = [(torch.half, noise, more), (torch.float32, not noise, more), (torch.float32, noise, not more)]
+    for dtype, *options in others:
+        other = compilations(target, torch.zeros(*dims, size, dtype=dtype), batch, vocabulary, *options)
+        assert len(other & warm) == 1  # the rule alone reads no logits
 
 
 @pytest.mark.parametrize(
@@ -185,3 +233,32 @@ def test_only_rows_and_flags_that_begin_at_multiples_of_16_count_as_aligned(
     with captured("sm_90") as launched:
         commit.token_stats(logits, flags, None, 0, 0, None, False, None, None, splits=1)
     assert dict(launched[0].constants)["ALIGNED"] == ("aligned pointer" in request.node.name)
+
+
+def head_compilations(target: str, hidden: Tensor, weight: Tensor, noise: bool) -> set[Compilation]:
+    """What the two operations of the head need for these operands."""
+    rule = PrefixRule(snap=False).arguments
+    table = torch.zeros(*hidden.shape[:-1], 3, dtype=torch.int64) if noise else None
+    with captured(target) as launched:
+        head.linear_token_stats(hidden, weight, None, None, None, 0, 0, table, False, None, None)
+        sequences = (ints(0, hidden.size(0)), None, None)
+        head.linear_commit_prefix(hidden, weight, None, *sequences, None, None, 0, *rule, table, False, None, None)
+    return set(launched)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("noise", [False, True], ids=["greedy", "noise"])
+def test_a_warmup_of_the_head_compiles_all_that_calls_of_its_kind_need(target: str, noise: bool) -> None:
+    """Whatever the number of rows and ids."""
+    rule, dtype = PrefixRule(snap=False).arguments, torch.bfloat16
+    with captured(target) as launched:
+        sequences = (ints(0, 1), None, None)
+        operands = (torch.zeros(1, 64, dtype=dtype), torch.zeros(40, 64, dtype=dtype), None, sequences)
+        compile_head(*operands, (None, None, 0), rule, noise, False, False)
+    warm, used = set(launched), set()
+    for rows, ids in ((1, 9), (17, 1000), (40, 20), (70, 64), (300, 48)):
+        hidden, weight = torch.zeros(rows, 64, dtype=dtype), torch.zeros(ids, 64, dtype=dtype)
+        used |= head_compilations(target, hidden, weight, noise)
+    assert used <= warm
+    assert len(used) == len(warm)
+    assert not head_compilations(target, torch.zeros(9, 64), torch.zeros(9, 64), noise) & warm

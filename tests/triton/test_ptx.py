@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from lsp_kernels import PrefixRule, Vocabulary, reference
+from lsp_kernels import Commit, PrefixRule, TokenStats, Vocabulary, reference
 from lsp_kernels.triton.aot.builds import Build, build
 from lsp_kernels.triton.commit import commit_kernel, select_kernel, stats_kernel
 from tests.strategies import DTYPES, random_logits
 from tests.support import same
 from tests.triton.inputs import BORDERS, SIZE, CommitInputs, commit_inputs
-from tests.virtual_gpu import RaceError, launch
+from tests.virtual_gpu import RaceError, floating, launch
 from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
 
 TARGETS = ["sm_80", "sm_90", "sm_100", "sm_120"]
@@ -79,6 +79,89 @@ def test_each_logit_of_a_scored_row_is_read_once_and_no_other(target: str) -> No
     assert (reads[scored] == 1).all()
     assert (reads[~scored] == 0).all()
     assert run.bytes_read(case.logits) <= 1.02 * scored.sum() * SIZE * 2
+
+
+def check_drawn(case: CommitInputs, outputs: Commit | TokenStats) -> None:
+    """Near the definition; tokens where the two largest are further apart than the tolerance, in most rows."""
+    expected = reference.token_stats(
+        case.logits, vocabulary=case.vocabulary, noise=case.noise, id_offset=case.id_offset, entropy=True
+    )
+    temperature = case.noise.table[..., 2].int().view(torch.float32)
+    size = torch.stack([expected.top1, expected.top2]).abs().nan_to_num(posinf=0).amax(0)
+    tolerance = 2**-20 * (size + 24 * temperature)
+    scored, margins = outputs.tokens >= 0, expected.margins
+    sure = scored & ((margins > 2 * tolerance) | margins.isnan() | (margins == 0))
+    assert sure.sum() >= 0.8 * scored.sum() > 0
+    same(outputs.tokens[sure], expected.tokens[sure])
+    near(outputs.top1, expected.top1, tolerance, scored)
+    near(outputs.margins, margins, 2 * tolerance, scored)
+    if outputs.log_odds is not None:
+        near(outputs.log_odds, expected.log_odds, 1e-5 + 1e-6 * expected.log_odds.abs(), sure)
+    if isinstance(outputs, TokenStats):
+        near(outputs.entropy, expected.entropy, 1e-5 + 1e-5 * expected.entropy.abs(), scored)
+        same(outputs.clean[sure], expected.clean[sure])
+    else:
+        sequences = {key: value for key, value in case.arguments().items() if key != "vocabulary"}
+        chosen = reference.select_prefix(outputs.margins, outputs.tokens, **sequences, vocabulary=case.vocabulary)
+        same(outputs.lengths, chosen[0])
+    assert not case.tickets.any()
+
+
+def near(found: torch.Tensor, expected: torch.Tensor, most: torch.Tensor, where: torch.Tensor) -> None:
+    equal = (found == expected) | (found.isnan() & expected.isnan()) | ((found - expected).abs() <= most)
+    assert equal[where].all()
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "kind"),
+    [
+        pytest.param("sm_80", torch.float16, "ties", marks=pytest.mark.targets),
+        pytest.param("sm_90", torch.bfloat16, "nan"),
+        pytest.param("sm_100", torch.float32, "extreme"),
+        pytest.param("sm_120", torch.bfloat16, "smooth", marks=pytest.mark.targets),
+    ],
+)
+@pytest.mark.parametrize("kernel", [commit_kernel, stats_kernel], ids=lambda k: k.__name__)
+def test_executed_code_draws_what_the_definition_draws(kernel, target: str, dtype: torch.dtype, kind: str) -> None:
+    more = {"log_odds": True} if kernel is commit_kernel else {"entropy": True}
+    made = build(kernel, target, dtype, splits=2, noise=True, **more)
+    case = commit_inputs(dtype, kind, seed=3, noise=True, id_offset=0 if kernel is commit_kernel else 2**33 + 8)
+    grid, arguments, outputs = case.prepare(made)
+    run = launch(made.compile(), grid, arguments, seed=3)
+    check_drawn(case, outputs)
+    if kernel is stats_kernel:
+        assert (run.reads(case.logits) == 1).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"grouped": False}, {"aligned": False}, {"grouped": False, "aligned": False, "splits": 1}], ids=str
+)
+def test_odd_ids_and_addresses_are_drawn_alike(options: dict) -> None:
+    made = build(stats_kernel, "sm_90", torch.bfloat16, **{"splits": 2, "noise": True, "entropy": True} | options)
+    size = SIZE if options.get("aligned", True) else SIZE - 1
+    case = commit_inputs(
+        size=size, kind="smooth", noise=True, id_offset=0 if options.get("grouped", True) else 2**31 - 3
+    )
+    grid, arguments, outputs = case.prepare(made)
+    launch(made.compile(), grid, arguments, seed=1)
+    check_drawn(case, outputs)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_error_of_the_logarithm_instruction_is_allowed_for(monkeypatch: pytest.MonkeyPatch, sign: int) -> None:
+    """As large as the PTX manual says: 2^-22, absolute from 1/2 to 2 and relative elsewhere."""
+
+    def inexact(x: np.ndarray) -> np.ndarray:
+        exact = np.log2(x.astype(np.float64))
+        return (exact + sign * 2.0**-22 * np.where((x > 0.5) & (x < 2), 1.0, np.abs(exact))).astype(np.float32)
+
+    monkeypatch.setitem(floating._FUNCTIONS, "lg2", inexact)
+    made = build(commit_kernel, "sm_90", torch.bfloat16, splits=2, noise=True)
+    assert "lg2.approx.ftz.f32" in made.compile().text
+    case = commit_inputs(kind="smooth", noise=True)
+    grid, arguments, outputs = case.prepare(made)
+    launch(made.compile(), grid, arguments, seed=1)
+    check_drawn(case, outputs)
 
 
 @pytest.mark.parametrize("target", TARGETS)

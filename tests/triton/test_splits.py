@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from lsp_kernels import PrefixRule
 from lsp_kernels.triton.configs.commit import (
-    COMMIT_PLANES,
-    STATS_PLANES,
+    MOST_PLANES,
     commit_slots,
     commit_workspace,
     split_counts,
@@ -80,14 +79,14 @@ def test_splits_follow_the_rows_that_can_be_scored(
 @pytest.mark.parametrize(("shape", "splits"), [((1, 256), 4), ((1, 2048), 1)])
 def test_a_workspace_has_room_for_what_is_published(shape: tuple[int, ...], splits: int) -> None:
     slots = commit_slots(logits(*shape), None, None, PrefixRule()).count
-    partials = COMMIT_PLANES * slots * splits if splits > 1 else 0
+    partials = MOST_PLANES * slots * splits if splits > 1 else 0
     with as_gpu("sm_90", H100):
         assert commit_workspace(logits(*shape), None, None, PrefixRule()) == (partials, 1 + slots * (splits > 1))
 
 
 def test_statistics_score_every_row() -> None:
     with as_gpu("sm_90", H100):
-        assert stats_workspace(logits(2, 64)) == (STATS_PLANES * 128 * 4, 128)
+        assert stats_workspace(logits(2, 64)) == (MOST_PLANES * 128 * 4, 128)
         assert stats_workspace(logits(2048)) == (0, 0)
 
 

@@ -25,7 +25,10 @@ def test_representative_builds_pass_every_gate(target: str) -> None:
 
 
 def test_every_target_is_configured() -> None:
-    families = (configs.commit.COMMIT, configs.commit.STATS, configs.commit.SELECT, configs.attention.ATTENTION)
+    families = (
+        configs.commit.COMMIT, configs.commit.STATS, configs.commit.SELECT, configs.attention.ATTENTION,
+        configs.head.HEAD,
+    )  # fmt: skip
     assert all(set(by_architecture) == set(TARGETS) for by_architecture in families)
     for table in (*configs.commit.COMMIT.values(), *configs.commit.STATS.values()):
         for config in table.values():
@@ -35,11 +38,15 @@ def test_every_target_is_configured() -> None:
         for by_size in by_head_dim.values():
             assert by_size == sorted(by_size, key=lambda config: config.rows)
             assert by_size[-1].rows <= configs.attention.MOST_ROWS
+    for by_noise in (tiles for tables in configs.head.HEAD.values() for tiles in tables.values()):
+        for by_rows in by_noise.values():
+            assert by_rows == sorted(by_rows, key=lambda config: config.rows)
 
 
 def test_tensor_cores_read_only_what_a_proxy_fence_has_passed() -> None:
     """Two stages on sm_100 lack the fence, so that no tile has them there; three stages have it."""
     tiles = [t for by_head_dim in configs.attention.ATTENTION["sm_100"].values() for t in by_head_dim.values()]
+    tiles += [by_rows for by_noise in configs.head.HEAD["sm_100"].values() for by_rows in by_noise.values()]
     assert all(tile.stages != 2 for by_size in tiles for tile in by_size)
     large = configs.attention.ATTENTION["sm_100"][torch.bfloat16][256][-1]
     for stages, problems in ((2, [NO_PROXY_FENCE]), (3, [])):
@@ -53,7 +60,7 @@ def test_info_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     info.main()
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == list(report.Row._fields)
-    kernels = ("commit", "stats", "select", "attention")
+    kernels = ("commit", "stats", "select", "commit", "attention", "head_commit")
     assert [row.split()[:2] for row in rows] == [["sm_90", f"{name}_kernel"] for name in kernels]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import attention, commit, configs
+from .. import attention, commit, configs, head
 from .compile import compile_kernel, lower_kernel
 from .facts import Compiled
 from .targets import TARGETS
@@ -22,13 +22,15 @@ TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"
 TYPES_OF_COMMIT = {
     "cu_ptr": "*i32", "active_ptr": "*i32", "starts_ptr": "*i32", "flags_ptr": "*u8", "length_ptr": "*i32",
     "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32", "id_ptr": "*i32",
-    "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "log_odds_ptr": "*fp32", "floor": "fp32",
-    **dict.fromkeys(("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token"), "i64"),
+    "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "log_odds_ptr": "*fp32", "entropy_ptr": "*fp32",
+    "clean_ptr": "*fp32", "noise_ptr": "*i64", "floor": "fp32", "s_w": "i64",
+    **dict.fromkeys(("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token", "id_offset"), "i64"),
 }  # fmt: skip
 ATTENTION_POINTERS = {
     "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "slots_ptr": "*i32", "partial_ptr": "*fp32",
     "ticket_ptr": "*i32", "lse_ptr": "*fp32",
 }  # fmt: skip
+HIDDEN_SIZE = 4096  # of the builds of the head; any other works too
 HEAD_DIMS = (32, 64, 96, 128, 256)  # the tuned ones; every other multiple of 16 up to 256 works too
 
 
@@ -69,19 +71,28 @@ def build(
     snap: bool = True,
     keep: bool | None = None,
     flags: bool = True,
+    noise: bool = False,
+    grouped: bool = True,
+    log_odds: bool = False,
+    entropy: bool = False,
 ) -> Build:
     """A build of a kernel of the commit family, with the types that a launch would give. No argument is specialised.
 
     `aligned`: base and strides of the logits, their vocabulary and its flags are divisible by 16. `hidden`: ids are
-    suppressed. `flags`: there is a vocabulary. `keep` is by default `has_floor`.
+    suppressed. `flags`: there is a vocabulary. `keep` is by default `has_floor`. `noise`: logits get some; `grouped`:
+    their first id is a multiple of 4. `log_odds`: of a commit; `entropy`: among the statistics.
     """
     config = config_of(kernel, architecture, dtype)
     hidden = hidden and flags
     constants = {
         "HAS_FLOOR": has_floor, "SNAP": snap, "KEEP": has_floor if keep is None else keep, "HIDDEN": hidden,
         "ALIGNED": aligned, "SPLITS": splits, "BLOCK": config.block, "ROWS": config.rows, "WAIT": config.wait,
+        "FAST": config.fast, "GROUPED": grouped,
     }  # fmt: skip
     absent = {"active_ptr"} if packed else {"cu_ptr", "starts_ptr"}
+    absent |= set() if noise else {"noise_ptr", "clean_ptr"}
+    absent |= set() if entropy else {"entropy_ptr"}
+    absent |= set() if log_odds or kernel is commit.stats_kernel else {"log_odds_ptr"}
     absent |= set() if flags else {"flags_ptr"}
     absent |= set() if splits > 1 else {"value_ptr", "id_ptr"}
     if kernel is commit.stats_kernel and splits == 1:
@@ -92,9 +103,11 @@ def build(
     variant = [str(dtype)[6:], f"splits {splits}", "packed" if packed else "batch"]
     variant += ["suppressed"] * hidden + ["floor"] * has_floor + ["no snap"] * (not snap)
     variant += ["keep"] * (keep is not None and keep != has_floor) + ["no vocabulary"] * (not flags)
+    variant += ["noise"] * noise + ["odd ids"] * (not grouped) + ["log-odds"] * log_odds + ["entropy"] * entropy
     variant += ["unaligned"] * (not aligned)
     name = f"{kernel.__name__} {', '.join(variant)}"
-    return Build("commit", kernel, name, architecture, signature, chosen, config.options(aligned), ())
+    options = config.options(aligned, noise or log_odds or entropy)
+    return Build("commit", kernel, name, architecture, signature, chosen, options, ())
 
 
 def config_of(kernel: Any, architecture: str, dtype: torch.dtype) -> configs.commit.CommitConfig:
@@ -164,19 +177,80 @@ def build_attention(
     )
 
 
-FAMILIES = ("commit", "attention")
+def build_head(
+    kernel: Any,
+    architecture: str,
+    dtype: torch.dtype = torch.bfloat16,
+    config: configs.head.HeadConfig | None = None,
+    *,
+    size: int = HIDDEN_SIZE,
+    aligned: bool = True,
+    packed: bool = True,
+    bias: bool = False,
+    noise: bool = False,
+    rest: bool = False,
+    grouped: bool = True,
+    has_floor: bool = False,
+    flags: bool = True,
+    near: bool = True,
+) -> Build:
+    """A build of a kernel of the head as a launch would compile it; `config` is by default the smallest tile.
+
+    `aligned`: base and strides of hidden states and weights are divisible by 16. `rest`: log-odds of a commit, or
+    entropy. `grouped`: the first id is a multiple of 4. `flags`: there is a vocabulary, with suppressed ids, and the
+    rule snaps. `near`: hidden states and weights have less than 2 GiB each.
+    """
+    config = config or configs.head.HEAD[architecture][dtype][noise][0]
+    stats = kernel is head.head_stats_kernel
+    absent = {"active_ptr"} if packed else {"cu_ptr", "starts_ptr"}
+    absent |= set() if bias else {"bias_ptr"}
+    absent |= set() if noise else {"noise_ptr", "clean_ptr"}
+    absent |= set() if rest else {"entropy_ptr" if stats else "log_odds_ptr"}
+    absent |= set() if flags else {"flags_ptr"}
+    constants: dict[str, Any] = {
+        "D": size, "HAS_FLOOR": has_floor, "SNAP": flags, "KEEP": has_floor, "HIDDEN": flags, "ALIGNED": aligned,
+        "GROUPED": grouped, "FAST": config.fast, "BM": config.rows, "BV": config.ids, "BK": config.depth,
+        "MERGED": config.merged, "PIN": config.pin, "CHUNK": configs.head.CHUNK, "WAIT": config.wait,
+    }  # fmt: skip
+    chosen = {name: constants.get(name) for name in kernel.arg_names if name in constants or name in absent}
+    types = {**TYPES_OF_COMMIT, **dict.fromkeys(("h_ptr", "w_ptr", "bias_ptr"), TYPES[dtype])}
+    signature = {name: types.get(name, "i32") for name in kernel.arg_names if name not in chosen}
+    variant = [str(dtype)[6:], f"{config.rows}x{config.ids}x{config.depth}"]
+    variant += [] if stats else ["packed" if packed else "batch"]
+    variant += ["noise"] * noise + ["entropy" if stats else "log-odds"] * rest + ["odd offset"] * (not grouped)
+    variant += ["bias"] * bias + ["floor"] * has_floor + ["no vocabulary"] * (not flags)
+    variant += [f"hidden size {size}"] * (size != HIDDEN_SIZE) + ["over 2 GiB"] * (not near)
+    variant += ["unaligned"] * (not aligned)
+    operands = ("h_ptr", "w_ptr")
+    return Build(
+        "head",
+        kernel,
+        f"{kernel.__name__} {', '.join(variant)}",
+        architecture,
+        signature,
+        chosen,
+        config.options,
+        operands if aligned else (),
+        operands if near and TARGETS[architecture].backend == "hip" else (),
+    )
+
+
+FAMILIES = ("commit", "attention", "head")
 
 
 def representative(architecture: str) -> Iterator[Build]:
     """The build of each kernel that decoding uses most."""
     for kernel in (commit.commit_kernel, commit.stats_kernel, commit.select_kernel):
         yield build(kernel, architecture, torch.bfloat16)
+    yield build(commit.commit_kernel, architecture, torch.bfloat16, noise=True)
     yield build_attention(architecture)
+    yield build_head(head.head_commit_kernel, architecture)
 
 
 def shipped(architecture: str, family: str) -> Iterator[Build]:
     """Builds of one family for every dtype, tile, alignment and variant whose code differs notably."""
-    return {"commit": _shipped_commit, "attention": _shipped_attention}[family](architecture)
+    by_family = {"commit": _shipped_commit, "attention": _shipped_attention, "head": _shipped_head}
+    return by_family[family](architecture)
 
 
 def _shipped_commit(architecture: str) -> Iterator[Build]:
@@ -193,6 +267,19 @@ def _shipped_commit(architecture: str) -> Iterator[Build]:
         yield build(commit.select_kernel, architecture, torch.float32, **options)
     for kernel in (commit.commit_kernel, commit.stats_kernel):
         yield build(kernel, architecture, torch.bfloat16, flags=False, snap=False)
+    yield from _shipped_noisy(architecture)
+
+
+def _shipped_noisy(architecture: str) -> Iterator[Build]:
+    """Noise, with what else can be asked for; the entropy and the log-odds of a commit without noise."""
+    for dtype, noise in itertools.product(configs.device.DTYPES, (True, False)):
+        for aligned in (True, False):
+            yield build(commit.commit_kernel, architecture, dtype, aligned=aligned, noise=noise, log_odds=True)
+            yield build(commit.stats_kernel, architecture, dtype, aligned=aligned, noise=noise, entropy=True)
+    for options in ({"splits": 1, "hidden": False}, {"packed": False}):
+        yield build(commit.commit_kernel, architecture, torch.bfloat16, noise=True, **options)
+    for grouped in (True, False):
+        yield build(commit.stats_kernel, architecture, torch.bfloat16, noise=True, grouped=grouped)
 
 
 def _shipped_attention(architecture: str) -> Iterator[Build]:
@@ -209,3 +296,22 @@ def _shipped_attention(architecture: str) -> Iterator[Build]:
         variants.append({"near": False})
     for options in variants:
         yield build_attention(architecture, **options)
+
+
+def _shipped_head(architecture: str) -> Iterator[Build]:
+    kernels, hip = (head.head_stats_kernel, head.head_commit_kernel), TARGETS[architecture].backend == "hip"
+    for noise in (False, True):
+        for config, kernel in itertools.product(configs.head.HEAD[architecture][torch.bfloat16][noise], kernels):
+            yield build_head(kernel, architecture, torch.bfloat16, config, noise=noise, rest=noise)
+        for config in configs.head.HEAD[architecture][torch.float32][noise]:
+            yield build_head(kernels[noise], architecture, torch.float32, config, noise=noise, rest=noise)
+    for config in configs.head.HEAD[architecture][torch.float16][False]:
+        yield build_head(head.head_commit_kernel, architecture, torch.float16, config)
+    variants: list[dict[str, Any]] = [
+        {"packed": False, "has_floor": True}, {"bias": True, "rest": True}, {"noise": True}, {"flags": False},
+        {"aligned": False, "size": 1001}, *([{"near": False}] if hip else []),
+    ]  # fmt: skip
+    for options in variants:
+        yield build_head(head.head_commit_kernel, architecture, **options)
+    for options in ({"noise": True, "grouped": False}, {"rest": True, "size": 1008}):
+        yield build_head(head.head_stats_kernel, architecture, **options)

@@ -15,8 +15,6 @@ from .device import CDNA, DTYPES, NVIDIA, RDNA, device_of
 MOST_SPLITS = 16
 LEAST_SPLIT = 8192  # ids; a program with fewer costs more than it saves
 PROGRAMS_PER_PROCESSOR = 4
-COMMIT_PLANES = 3  # partials per row and split: best, second, id
-STATS_PLANES = 4  # these, and the weight of the others
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,12 @@ class CommitConfig:
         Upper bound on registers, where the assembler would otherwise choose so few for occupancy that it spills.
     maxnreg_unaligned : int, optional
         The same for rows that are not aligned. Their ids are loaded one by one, which takes more registers.
+    maxnreg_more : int, optional
+        The same for kernels that compute more than usual: noise, the entropy, or the log-odds of a commit.
     wait : bool
         Whether a barrier leaves the stores of other waves in flight (gfx9), so that a wait must come before it.
+    fast : bool
+        Whether the logarithms of noise are NVIDIA's instruction.
     """
 
     block: int = 2048
@@ -43,11 +45,13 @@ class CommitConfig:
     rows: int = 256
     maxnreg: int | None = None
     maxnreg_unaligned: int | None = None
+    maxnreg_more: int | None = None
     wait: bool = False
+    fast: bool = False
 
-    def options(self, aligned: bool = True) -> dict[str, int]:
+    def options(self, aligned: bool = True, more: bool = False) -> dict[str, int]:
         """The launch options under Triton's names."""
-        bound = self.maxnreg if aligned else self.maxnreg_unaligned
+        bound = self.maxnreg_more if more else self.maxnreg if aligned else self.maxnreg_unaligned
         return {"num_warps": self.warps, "num_stages": 1, **({} if bound is None else {"maxnreg": bound})}
 
 
@@ -55,7 +59,7 @@ Table = dict[torch.dtype, CommitConfig]
 
 
 def _nvidia(maxnreg: int) -> Table:
-    return {dtype: CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96) for dtype in DTYPES}
+    return dict.fromkeys(DTYPES, CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96, maxnreg_more=128, fast=True))
 
 
 # Waves of 64 lanes: with 16-bit dtypes it takes 4096 ids to give each lane 128 bits.
@@ -63,8 +67,8 @@ _CDNA: Table = {dtype: CommitConfig(block=2048 if dtype == torch.float32 else 40
 _RDNA: Table = {dtype: CommitConfig() for dtype in DTYPES}
 _AMD = dict.fromkeys(CDNA, _CDNA) | dict.fromkeys(RDNA, _RDNA)
 
-# With 80 registers, three programs of 8 warps fit a processor. token_stats, which sums exponentials, needs more of them
-# on the two newest architectures.
+# With 80 registers, three programs of 8 warps fit a processor, with 128 two. token_stats, which sums exponentials,
+# needs more of them on the two newest architectures.
 COMMIT: dict[str, Table] = {name: _nvidia(80) for name in NVIDIA} | _AMD
 STATS: dict[str, Table] = {name: _nvidia(96 if name in ("sm_100", "sm_120") else 80) for name in NVIDIA} | _AMD
 # select_prefix reads no logits: one program per sequence, with a thread for every row of a chunk.
@@ -106,13 +110,24 @@ def commit_workspace(
     """The numbers of partials and tickets that a launch of commit_prefix needs."""
     slots = commit_slots(logits, cu_rows, n_active, rule)
     splits = splits_of(slots.likely, logits.size(-1), device_of(logits.device).processors)
-    return room_of(slots.count, splits, COMMIT_PLANES, batch_of(logits, logits.dim() - 1, cu_rows))
+    return room_of(slots.count, splits, MOST_PLANES, batch_of(logits, logits.dim() - 1, cu_rows))
 
 
 def stats_workspace(logits: Tensor) -> tuple[int, int]:
     """The numbers of partials and tickets that a launch of token_stats needs."""
     rows = math.prod(logits.shape[:-1])
-    return room_of(rows, splits_of(rows, logits.size(-1), device_of(logits.device).processors), STATS_PLANES)
+    return room_of(rows, splits_of(rows, logits.size(-1), device_of(logits.device).processors), MOST_PLANES)
+
+
+def planes(noise: bool, rest: bool, entropy: bool) -> int:
+    """The number of partials per row and split: best, second and id, and what is kept of the others.
+
+    For the log-odds (`rest`) a weight, with noise also two clean logits; for the entropy another weight.
+    """
+    return 3 + rest * (3 if noise else 1) + entropy
+
+
+MOST_PLANES = planes(noise=True, rest=True, entropy=True)
 
 
 def room_of(rows: int, splits: int, planes: int, sequences: int = 0) -> tuple[int, int]:

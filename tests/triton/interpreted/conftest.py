@@ -17,6 +17,7 @@ from tests.support import poisoned_memory
 
 HERE = os.path.dirname(__file__)
 SMALL = configs.commit.CommitConfig(block=32, rows=8)
+SMALL_HEAD = configs.head.HeadConfig(rows=16, ids=16, depth=16)
 SMALL_ATTENTION = configs.attention.AttentionConfig(rows=32, keys=16)
 
 
@@ -34,6 +35,10 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "SPAN", 4 * SMALL.block)
     for table in (configs.commit.COMMIT, configs.commit.STATS):
         monkeypatch.setitem(table, "sm_80", dict.fromkeys(configs.device.DTYPES, SMALL))
+    by_noise = {noise: [SMALL_HEAD] for noise in (False, True)}
+    monkeypatch.setitem(configs.head.HEAD, "sm_80", dict.fromkeys(configs.device.DTYPES, by_noise))
+    monkeypatch.setattr(configs.head, "MERGED", 4 * SMALL_HEAD.rows)
+    monkeypatch.setattr(configs.head, "CHUNK", 8)
     by_head_dim = {size: [SMALL_ATTENTION] for size in (32, 64, 128, 256)}
     monkeypatch.setitem(configs.attention.ATTENTION, "sm_80", dict.fromkeys(configs.device.DTYPES, by_head_dim))
     monkeypatch.setattr(configs.attention, "LEAST_KEYS", SMALL_ATTENTION.keys)

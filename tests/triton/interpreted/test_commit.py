@@ -13,11 +13,21 @@ from hypothesis import strategies as st
 from lsp_kernels import PrefixRule, Vocabulary, reference
 from lsp_kernels.triton import commit
 from tests.strategies import CommitCase, cases
-from tests.support import check_commit, check_select, check_stats, examples, in_sparse_file, same
+from tests.support import (
+    check_commit,
+    check_noisy_commit,
+    check_noisy_stats,
+    check_select,
+    check_stats,
+    examples,
+    in_sparse_file,
+    same,
+)
 from tests.triton.interpreter import checked
 from tests.triton.served import Served
 
 small = cases(sizes=(1, 3, 17, 64, 130, 150), most=14)
+few = cases(sizes=(1, 3, 17, 64, 130, 150), most=5)  # noise is slow here
 splits = st.sampled_from([1, 2, 4])
 seeds = st.integers(0, 1000)
 
@@ -34,6 +44,27 @@ def test_commit_agrees_with_the_enumeration_of_thresholds(case: CommitCase, spli
 def test_stats_agree_with_the_definition(case: CommitCase, splits: int, seed: int) -> None:
     with checked(seed, overflow=True):
         check_stats(Served(commit, splits), case)
+
+
+@examples(20)
+@given(case=few, splits=splits, seed=seeds)
+def test_entropy_agrees_with_the_definition(case: CommitCase, splits: int, seed: int) -> None:
+    with checked(seed, overflow=True):
+        check_stats(Served(commit, splits), case, entropy=True)
+
+
+@examples(30)
+@given(case=few, splits=splits, seed=seeds)
+def test_commit_draws_what_the_definition_draws(case: CommitCase, splits: int, seed: int) -> None:
+    with checked(seed, overflow=True):
+        check_noisy_commit(Served(commit, splits), case, *case.draws(seed))
+
+
+@examples(30)
+@given(case=few, splits=splits, seed=seeds)
+def test_stats_draw_what_the_definition_draws(case: CommitCase, splits: int, seed: int) -> None:
+    with checked(seed, overflow=True):
+        check_noisy_stats(Served(commit, splits), case, *case.draws(seed), id_offset=seed % 7)
 
 
 @examples(20)

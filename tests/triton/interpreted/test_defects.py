@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lsp_kernels import PrefixRule, Vocabulary, reference
+from lsp_kernels import Noise, PrefixRule, Vocabulary, reference
 from lsp_kernels.triton import commit
 from tests.support import in_sparse_file, ints, same
 from tests.triton.interpreter import checked
@@ -36,14 +36,39 @@ def compare(
 
 
 def compare_stats(served: Served, logits: torch.Tensor, vocabulary: Vocabulary | None = None) -> None:
-    expected = reference.token_stats(logits, vocabulary=vocabulary)
+    """With the entropy and without."""
+    expected = reference.token_stats(logits, vocabulary=vocabulary, entropy=True)
     room = (torch.empty(4096, dtype=torch.int32), torch.zeros(64, dtype=torch.int32))
+    for entropy in (False, True):
+        with checked(3):
+            stats = served.token_stats(logits, vocabulary=vocabulary, entropy=entropy, workspace=room)
+        assert not room[1].any()
+        for one, other in zip(stats[:3], expected[:3], strict=True):
+            same(one, other)
+        torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(stats.entropy, expected.entropy, rtol=1e-5, atol=0, equal_nan=True)
+
+
+def compare_drawn(served: Served, logits: torch.Tensor, noise: Noise, id_offset: int = 0) -> None:
+    """Rows whose two largest noisy logits are far apart, so that all is near the reference."""
+    expected = reference.token_stats(logits, noise=noise, id_offset=id_offset, entropy=True)
+    assert (expected.margins > 1e-3).logical_or(expected.margins.isnan()).all()
     with checked(3):
-        stats = served.token_stats(logits, vocabulary=vocabulary, workspace=room)
-    assert not room[1].any()
-    for one, other in zip(stats[:3], expected[:3], strict=True):
+        stats = served.token_stats(logits, noise=noise, id_offset=id_offset, entropy=True)
+    same(stats.tokens, expected.tokens)
+    same(stats.clean, expected.clean)
+    for one, other in zip(stats[1:], expected[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def compare_drawn_commit(served: Served, logits: torch.Tensor, noise: Noise, **arguments: torch.Tensor) -> None:
+    expected = reference.commit_prefix(logits, rule=PLAIN, noise=noise, log_odds=True, **arguments)
+    with checked(4):
+        got = served.commit_prefix(logits, rule=PLAIN, noise=noise, log_odds=True, **arguments)
+    for one, other in zip(got[:3], expected[:3], strict=True):
         same(one, other)
-    torch.testing.assert_close(stats.log_odds, expected.log_odds, rtol=0, atol=1e-5, equal_nan=True)
+    for one, other in zip(got[3:], expected[3:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def with_margins(margins: list[float], tokens: list[int], size: int = 70) -> torch.Tensor:
@@ -183,11 +208,63 @@ def peaks(served: Served) -> None:
     compare_stats(served, torch.linspace(-3, 3, 600)[None])
 
 
+def noise_of(*shape: int, temperature: float = 1.0) -> Noise:
+    """Temperatures, seeds, positions and passes that differ from row to row."""
+    rows = torch.arange(math.prod(shape)).view(shape)
+    return Noise(temperature * (1 + rows % 3), (rows << 40) - 7, 3 + rows, 1 + 2 * rows)
+
+
+def drawn(served: Served) -> None:
+    torch.manual_seed(1)
+    compare_drawn(served, 2 * torch.randn(5, 330), noise_of(5))
+    compare_drawn_commit(served, torch.randn(21, 150), noise_of(21), cu_rows=ints(0, 4, 4, 13, 21))
+
+
+def drawn_batch(served: Served) -> None:
+    torch.manual_seed(2)
+    compare_drawn_commit(served, torch.randn(3, 11, 70), noise_of(3, 11), starts=ints(4, 0, 9))
+
+
+def odd_ids(served: Served) -> None:
+    torch.manual_seed(3)
+    compare_drawn(served, torch.randn(3, 150), noise_of(3), id_offset=7)
+
+
+def likely_noise(served: Served) -> None:
+    """The largest noise of many ids is that of small E, where 1 - u has few digits."""
+    compare_drawn(served, torch.zeros(2, 3000), Noise(torch.tensor([50.0, 60.0]), 5, 6, 7))
+
+
+def late_noise(served: Served) -> None:
+    """Large logits first, but noise lifts later ones above them, in a tile that a tighter bound would skip."""
+    logits = torch.full((6, 400), -6.0)
+    logits[:, :3] = torch.tensor([2.0, 1.0, 0.0])
+    compare_drawn(served, logits, noise_of(6))
+
+
+def skipped(served: Served) -> None:
+    """Tiles that no noise lifts still have weight, and a NaN in one of them counts."""
+    torch.manual_seed(5)
+    logits = torch.randn(4, 400) - 1.0
+    logits[:, [1, 2, 201, 202]] = torch.tensor([5.0, 4.0, 5.5, 4.5])
+    logits[3, 390] = math.nan
+    compare_drawn(served, logits, Noise(torch.tensor([0.0, 0.02, 0.05, 0.05]), 1, torch.arange(4), 2))
+
+
+def entropies(served: Served) -> None:
+    torch.manual_seed(6)
+    compare_stats(served, torch.randn(3, 300) * torch.tensor([[0.1], [3.0], [10.0]]))
+    compare_stats(served, torch.linspace(-3, 3, 300)[None])
+    peaked = torch.zeros(1, 40)
+    peaked[0, 9] = 22.0
+    compare_stats(served, peaked)
+
+
 CASES: dict[str, Callable[..., None]] = {
     f.__name__: f
     for f in (ragged_end, ties, several_sequences, batch, wide_range, window_edge, minimum_in_the_first_chunk, far_rows,
               suppressed, falling_borders, signed_margins, nan, stops, empty_sequences, floors, all_delimiters,
-              infinities, peaks)
+              infinities, peaks, drawn, drawn_batch, odd_ids, likely_noise, late_noise, skipped, entropies)
 }  # fmt: skip
 
 DEFECTS = [
@@ -247,7 +324,8 @@ DEFECTS = [
     Defect("empty sequence unwritten", "commit", "tl.store(length_ptr + b, 0)", "pass", ("empty_sequences",)),
     Defect("unscored rows unwritten", "commit", "tl.store(token_ptr + slot, -1)", "pass", ("several_sequences",)),
     Defect("unscored rows of a batch unwritten", "commit",
-           "clear_unscored(token_ptr, margin_ptr, b * length, length, first, scored, ROWS)\n", "pass\n", ("batch",)),
+           "clear_unscored(token_ptr, margin_ptr, top1_ptr, log_odds_ptr, b * length, length, first, scored, ROWS)\n",
+           "pass\n", ("batch",)),
     Defect("scored rows of a batch cleared", "commit", "(o_r >= first + scored)", "(o_r >= first)", ("batch",)),
     Defect("rows before the start of a batch unwritten", "commit", "((o_r < first) | (o_r >= first + scored))",
            "(o_r >= first + scored)", ("batch",)),
@@ -262,10 +340,60 @@ DEFECTS = [
            "otherwise = min_length if KEEP else length", ("all_delimiters",)),
     Defect("whole sequence not reachable", "rule", "(longest == 0) | (hi == n)", "longest == 0", ("all_delimiters",)),
     Defect("infinite margins", "commit", "tl.where(v1 == v2, 0.0, v1 - v2)", "v1 - v2", ("infinities",)),
-    Defect("winner counted among the rest", "top2", "tl.where(won, 0.0, weight(v1, second))", "weight(v1, second)",
-           ("peaks",)),
-    Defect("weights not rescaled", "top2", "tl.where(loser > v2, s * e + 1.0, s + e)", "s + e", ("peaks",)),
-    Defect("log-odds without an end", "stats", "alone, above), HIGHEST_LOG_ODDS)", "alone, above), 1e9)", ("peaks",)),
+    Defect("winner counted among the rest", "top2", "tl.where(won, 0.0, weight(clean, high))", "weight(clean, high)",
+           ("peaks", "drawn")),
+    Defect("weights not rescaled", "top2", "tl.where(x > r, s * e + 1.0, s + e)", "s + e", ("peaks", "drawn")),
+    Defect("log-odds without an end", "odds", "alone, above), HIGHEST_LOG_ODDS)", "alone, above), 1e9)", ("peaks",)),
+    Defect("words in another order", "noise", "tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))",
+           "tl.interleave(tl.interleave(w0, w1), tl.interleave(w2, w3))", ("drawn",)),
+    Defect("words of odd ids in another order", "noise", "tl.where((o & 1) != 0, w3, w2)",
+           "tl.where((o & 1) != 0, w2, w3)", ("odd_ids",)),
+    Defect("odd ids begin a group", "noise", "o = (begin.to(tl.int64) & 3).to(tl.uint32) + along", "o = along",
+           ("odd_ids",)),
+    Defect("position and pass swapped", "noise", "tl.philox(seed, group, position, number,",
+           "tl.philox(seed, group, number, position,", ("drawn",)),
+    Defect("halves of the seed swapped", "noise", "tl.philox(seed, group",
+           "tl.philox((seed << 32) | ((seed >> 32) & WORD), group", ("drawn",)),
+    Defect("upper half by 1 - u", "noise", "log2(tl.where(lower, log2(u, FAST) * -LN2, u * p), FAST) * -LN2",
+           "log2(log2(tl.where(lower, u, 1.0 - u), FAST) * -LN2 + 0.0 * p, FAST) * -LN2", ("likely_noise",)),
+    Defect("halves swapped", "noise", "lower = words < UPPER", "lower = words >= UPPER", ("drawn",)),
+    Defect("temperature of the next row", "noise", "tl.load(p_row + 2)", "tl.load(p_row + 5)", ("drawn",)),
+    Defect("noise of another row", "commit", "noise_at(noise_ptr, row)", "noise_at(noise_ptr, slot)", ("drawn_batch",)),
+    Defect("noise of one split for all", "top2", "id_offset + tile, BLOCK", "id_offset + tile % (4 * BLOCK), BLOCK",
+           ("drawn",)),
+    Defect("clean logit of the old winner lost", "top2", "join(lanes, tl.where(won, clean, x), ENTROPY)",
+           "join(lanes, x, ENTROPY)", ("drawn",)),
+    Defect("clean logit of the first winner", "top2", "tl.where(won, x, clean), r, s, t", "clean, r, s, t", ("drawn",)),
+    Defect("noisy logit as the clean one", "top2", "tl.where(won, x, clean), r, s, t",
+           "tl.where(won, y, clean), r, s, t", ("drawn",)),
+    Defect("clean logits of other lanes lost", "top2", "tl.where(won, r, tl.maximum(r, clean))", "r", ("drawn",)),
+    Defect("skip bound too tight", "noise", "MOST_NOISE = tl.constexpr(22.9)", "MOST_NOISE = tl.constexpr(3.0)",
+           ("late_noise",)),
+    Defect("skip bound from the best", "top2", "tl.max(tl.where(v1 == tl.max(v1, 0), v2, v1), 0)", "tl.max(v1, 0)",
+           ("late_noise",)),
+    Defect("weights of skipped tiles lost", "top2", "lanes = join(lanes, xs[k], ENTROPY)", "lanes = lanes + ()",
+           ("skipped",)),
+    Defect("NaN skipped", "top2", 'tl.max(tl.where(x == x, x, float("inf")), 0)',
+           'tl.max(tl.where(x == x, x, float("-inf")), 0)', ("skipped",)),
+    Defect("entropy not rescaled", "top2", "tl.where(x > r, (t + d * s) * e, t + d * e)", "t + d * e", ("entropies",)),
+    Defect("entropy rescaled without its shift", "top2", "(t + d * s) * e, t", "t * e, t", ("entropies",)),
+    Defect("entropy of lanes without their shift", "top2", "spread = (t + distance(r, high) * s) * weight(r, high)",
+           "spread = t * weight(r, high)", ("entropies",)),
+    Defect("entropy of infinite distances", "top2", "tl.where(low == high, 0.0, low - high), LEAST_DISTANCE)",
+           "tl.where(low == high, 0.0, low - high), -1e38 * 10)", ("infinities",)),
+    Defect("entropy of nothing", "odds", "tl.log2(others.to(tl.float32) + 1.0) * LN2, entropy)", "entropy, entropy)",
+           ("infinities",)),
+    Defect("small entropies rounded off", "odds", "tl.where(y == 1.0, x, tl.log2(y) * LN2 * (x / (y - 1.0)))",
+           "tl.log2(y) * LN2", ("entropies",)),
+    Defect("entropy without the token's share", "odds", "total - 1.0 + e_own", "total - 1.0", ("drawn",)),
+    Defect("log-odds of unscored rows unwritten", "commit", "tl.store(log_odds_ptr + o_r, nothing, mask=m_r)", "pass",
+           ("drawn_batch",)),
+    Defect("log-odds of unscored slots unwritten", "commit", 'tl.store(log_odds_ptr + slot, float("-inf"))', "pass",
+           ("drawn",)),
+    Defect("planes of noise and entropy shared", "rows", "tl.store(value_ptr + (6 if NOISE else 4) * plane",
+           "tl.store(value_ptr + 4 * plane", ("drawn",)),
+    Defect("statistics: first id of the shard forgotten", "stats", ".to(tl.int64) + id_offset)", ".to(tl.int64))",
+           ("odd_ids",)),
 ]  # fmt: skip
 
 
