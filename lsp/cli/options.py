@@ -25,7 +25,7 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="PATH",
-        help="A folder or a hub name of LLaDA or Dream, e.g. --model GSAI-ML/LLaDA-8B-Instruct; tiny is embedded.",
+        help="A folder or a hub name of LLaDA, Dream, …, e.g. --model GSAI-ML/LLaDA-8B-Instruct; tiny is embedded.",
     ),
 ]
 Dtype = Annotated[

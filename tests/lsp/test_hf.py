@@ -59,6 +59,21 @@ def test_a_padded_batch_equals_each_sequence_alone(case: Case, tmp_path: Path) -
         model(batch, attention_mask=mask[:, :5])
 
 
+@pytest.mark.parametrize("name", ["a2d-qwen2", "a2d-qwen3", "a2d-llama"])
+def test_a2d_is_transformers_own_model_with_attention_in_both_directions(name: str, tmp_path: Path) -> None:
+    case = FAMILIES[name]()
+    case.config["model_type"] = name.removeprefix("a2d-")
+    del case.config["auto_map"]
+    model = AutoModelForCausalLM.from_pretrained(case.save(tmp_path), dtype=torch.float64)
+    assert type(model).__module__.startswith("transformers.")
+    ids = torch.tensor([ids_of(case, 30, masks=9)])
+    with torch.no_grad():
+        logits = model(ids, attention_mask=torch.zeros(1, 1, 30, 30, dtype=torch.float64)).logits
+    ours = lsp.load(tmp_path, dtype=torch.float64, shifted=False)
+    hidden = ours(ids[0], torch.arange(30), torch.tensor([0, 30], dtype=torch.int32))
+    torch.testing.assert_close(ours.lm_head(hidden), logits[0], rtol=0, atol=1e-4)  # norms in float32
+
+
 def test_save_pretrained_round_trip(case: Case, tmp_path: Path) -> None:
     model = AutoModel.from_pretrained(case.save(tmp_path / "first"))
     model.save_pretrained(tmp_path / "second", max_shard_size="100KB")
