@@ -297,7 +297,7 @@ FAMILIES = {"llada": llada, "dream": dream, "a2d-qwen2": qwen2, "a2d-qwen3": qwe
 """A maker of random checkpoints for every family of models. The tests of models run on each."""
 
 DECODED = {name: FAMILIES[name] for name in ("llada", "dream", "a2d-qwen3")}
-"""Those that differ for the loop: in shifted logits, tied embeddings, and what a block computes between its products."""
+"""Those that differ for the loop: in shifted logits, tied embeddings, and what a block does between its products."""
 
 
 def ids_of(case: Case, length: int, seed: int = 0, masks: int = 0) -> list[int]:
