@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import Cache, DynamicLayer
 
 from lsp.decoding import Scheduler
+from lsp.extras import needed_by
 from lsp.integrations._common import check_padding, continuation, decoded, vocabulary_for
 from lsp.models.adapted import AdaptedConfig, config_of, in_eval_mode
 from lsp.models.protocol import Model
@@ -25,6 +24,10 @@ from lsp.models.transformer import check_pass
 from lsp.schedulers import scheduler_of
 from lsp_kernels import PrefixCache, Vocabulary, suffix_attention
 from lsp_kernels.errors import values_are_free
+
+with needed_by("lsp.integrations.transformers"):
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.cache_utils import Cache, DynamicLayer
 
 __all__ = ["ATTENTION", "PrefixLayer", "SuffixCache", "cached", "generate"]
 

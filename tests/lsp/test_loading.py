@@ -458,7 +458,7 @@ def test_importing_lsp_needs_torch_and_numpy_alone() -> None:
 import sys
 for name in ("transformers", "safetensors", "tokenizers", "huggingface_hub"):
     sys.modules[name] = None
-import torch, lsp
+import torch, lsp, lsp.integrations
 config = lsp.models.ModelConfig(
     vocab_size=50, d_model=64, n_layers=1, n_heads=2, n_kv_heads=2, head_dim=32, mlp_size=64, max_length=64,
     rope_theta=1e4, norm_eps=1e-5,
@@ -470,6 +470,12 @@ try:
     lsp.load_tokenizer("tiny")
 except ImportError as error:
     assert str(error) == "a tokenizer or an Auto class needs transformers: pip install 'lsp-kernels[lsp]'"
+else:
+    raise AssertionError
+try:
+    import lsp.integrations.transformers
+except ImportError as error:
+    assert str(error) == "lsp.integrations.transformers needs transformers: pip install 'lsp-kernels[lsp]'"
 else:
     raise AssertionError
 """
