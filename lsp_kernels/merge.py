@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ._widest import widest
 from .errors import check_device, check_kind, fail_shape
 from .reference.commit import HIGHEST_LOG_ODDS
 from .results import TokenStats
@@ -46,8 +47,8 @@ def merge_token_stats(parts: Sequence[TokenStats]) -> TokenStats:
     owner = winners & (tokens == token)
     second = torch.maximum(top2.amax(0), top1.masked_fill(owner, -math.inf).amax(0))
     # Everything relative to the best logit, also where that is infinite: the other ids of each shard, and what lost.
-    below = torch.where(winners, 0.0, top1.double() - best.double())
-    others = torch.cat([below - log_odds.double(), below.masked_fill(owner, -math.inf)]).logsumexp(0)
+    below = torch.where(winners, 0.0, widest(top1) - widest(best))
+    others = torch.cat([below - widest(log_odds), below.masked_fill(owner, -math.inf)]).logsumexp(0)
     odds = (0.0 - others).clamp(max=HIGHEST_LOG_ODDS).float()
     return TokenStats(token, best, second, torch.where(second.isnan(), math.nan, odds))
 

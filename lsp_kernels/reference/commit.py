@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .._widest import widest
 from ..results import Commit, TokenStats
 from ..rule import PrefixRule
 
@@ -34,7 +35,7 @@ def token_stats(logits: Tensor, *, vocabulary: Tables | None = None) -> TokenSta
         hidden = hidden.index_fill(-1, vocabulary.suppressed.long(), True)
         others -= vocabulary.suppressed.size(0)
     best = top1[..., None]
-    below = torch.where(z == best, 0.0, z.double() - best.double()).masked_fill(hidden, -math.inf)
+    below = torch.where(z == best, 0.0, widest(z) - widest(best)).masked_fill(hidden, -math.inf)
     log_odds = 0.0 - below.logsumexp(-1)
     log_odds = log_odds.clamp(max=HIGHEST_LOG_ODDS if others else math.inf).float()
     top1, top2 = top1 + 0.0, top2 + 0.0  # no -0.0
