@@ -24,15 +24,15 @@ def mask_in(folder: Path) -> int | None:
 def _added(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[Any, int]]:
     """The added tokens and their ids, wherever a version of transformers has written them."""
     for token, i in _read(folder / "added_tokens.json").items():
-        if isinstance(i, int):
+        if type(i) is int:
             yield token, i
     listed = _read(folder / "tokenizer.json").get("added_tokens")
     for token in listed if isinstance(listed, list) else ():
-        if isinstance(token, Mapping) and isinstance(token.get("id"), int):
+        if isinstance(token, Mapping) and type(token.get("id")) is int:
             yield token, token["id"]
     table = config.get("added_tokens_decoder")
     for i, token in table.items() if isinstance(table, Mapping) else ():
-        if i.isdecimal():
+        if i.isdecimal() and len(i) < 12:
             yield token, int(i)
 
 

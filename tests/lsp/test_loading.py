@@ -103,11 +103,14 @@ TOKENIZERS = {
     "a name that nobody has": (write("tokenizer_config.json", {"mask_token": "<|x|>"}), None),
     "junk": (
         write_all(
-            write("tokenizer_config.json", {"mask_token": 3, "added_tokens_decoder": [1]}),
+            write(
+                "tokenizer_config.json",
+                {"mask_token": 3, "added_tokens_decoder": {"9" * 5000: "<mask>", "x": "<mask>"}},
+            ),
             write(
                 "tokenizer.json", {"added_tokens": [None, {"id": "x", "content": "<|mask|>"}, {"content": "<|mask|>"}]}
             ),
-            write("added_tokens.json", {"<|mask|>": None}),
+            write("added_tokens.json", {"<|mask|>": None, "[MASK]": True}),
         ),
         None,
     ),
