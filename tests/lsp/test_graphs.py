@@ -18,10 +18,10 @@ from lsp.models.adapted import UncachedWarning
 from lsp_kernels import PrefixCache, Vocabulary
 from lsp_kernels._pass import Operands, Tables
 from tests.lsp.capture import CaptureError, capture
-from tests.lsp.checkpoints import DECODED, Case, ids_of
+from tests.lsp.checkpoints import FAMILIES, Case, ids_of
 from tests.lsp.recorder import SCHEDULERS, last
 
-CASES = {name: make() for name, make in DECODED.items()}
+CASES = {name: FAMILIES[name]() for name in ("llada", "dream")}
 OPTIONS = {
     "prefix": {},
     "refresh": {"refresh_every": 4},

@@ -286,18 +286,21 @@ def test_a_registered_class_generates(registered: Any, case: Case, exact: Transf
     assert len({token for each in expected for token in each.tokens}) > 3
 
 
-def test_weights_of_a_public_checkpoint_decode_in_transformers_own_class(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shifted", [False, True])
+def test_weights_of_a_public_checkpoint_decode_in_transformers_own_class(shifted: bool, tmp_path: Path) -> None:
     case = qwen3(model_type="qwen3")
     del case.config["auto_map"]
     theirs = AutoModelForCausalLM.from_pretrained(
         case.save(tmp_path), dtype=torch.float64, attn_implementation=ATTENTION
     )
     theirs.config.is_causal = False
-    ours = lsp.load(tmp_path, dtype=torch.float64, shifted=False)
+    ours = lsp.load(tmp_path, dtype=torch.float64, shifted=shifted)
     prompt = ids_of(case, 9, seed=1)
     known = Vocabulary(case.vocab_size, suppress=[7])
     (expected,) = lsp.generate(ours, [prompt], max_new_tokens=16, scheduler=SCHEDULER, vocabulary=known)
-    (got,) = lsp.generate(cached(theirs, mask_id=7), [prompt], max_new_tokens=16, scheduler=SCHEDULER, vocabulary=known)
+    (got,) = lsp.generate(
+        cached(theirs, mask_id=7, shifted=shifted), [prompt], max_new_tokens=16, scheduler=SCHEDULER, vocabulary=known
+    )
     assert (got.tokens, got.passes, got.positions) == (expected.tokens, expected.passes, expected.positions)
     assert len(set(got.tokens)) > 3
 
