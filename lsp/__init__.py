@@ -1,7 +1,8 @@
 """Decoding of diffusion language models by the longest stable prefix, on the operations of `lsp_kernels`.
 
 `generate` and `stream` decode, with any of the schedulers in `lsp.schedulers`; `decode` is the loop under both.
-`load` brings a public LLaDA or Dream checkpoint onto the contiguous prefix cache, `adapt` any other model, uncached.
+`load` brings a public checkpoint (LLaDA, Dream, Tiny-A2D, …) onto the contiguous prefix cache, `adapt` any other model,
+uncached.
 `trace` shows what every pass did. `lsp.tokens` finds delimiters, stops and masks in a tokenizer.
 """
 

@@ -84,6 +84,8 @@ def overlaps_itself(tensor: Tensor) -> bool:
 
 def meet(a: Tensor, b: Tensor) -> bool:
     """Whether the ranges of memory of two tensors meet."""
+    if a.is_mps and a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False  # an address there is a buffer's handle, which says nothing of other buffers
     (a_begin, a_end), (b_begin, b_end) = (
         (x.data_ptr(), x.data_ptr() + (reach(layout(x)) + 1) * x.element_size()) for x in (a, b)
     )

@@ -203,6 +203,11 @@ class PrefixCache:
             lengths[row] += new
         self._set(lengths, set(begun.rows))
 
+    @property
+    def frozen(self) -> list[int]:
+        """`lengths` on the host, known without a synchronisation."""
+        return list(self._lengths)
+
     def _begun(self, name: str) -> Pass:
         if self._pass is None:
             raise RuntimeError(

@@ -53,8 +53,11 @@ def accelerators() -> Report:
     """The GPUs that torch can use."""
     import torch
 
-    if not torch.cuda.is_available():
+    if torch.backends.mps.is_available():
+        yield "Apple GPU", f"mps; served by {mps_backend()}"
+    elif not torch.cuda.is_available():
         yield "GPU", "none that torch can use"
+    if not torch.cuda.is_available():
         return
     from . import _ops
     from .triton.configs.device import query
@@ -81,9 +84,24 @@ def backends() -> Report:
             if has(f"{NAMESPACE}::{name}", "CUDA")
             else f"reference ({_ops.triton_reason() or 'it has no Triton kernel'})"
         )
-        yield name, f"CPU: {cpu}; GPU: {gpu}; other devices: reference"
+        yield name, f"CPU: {cpu}; GPU: {gpu}; mps: {mps_backend(name)}; other devices: reference"
     if reason := _ops.triton_reason():
         yield "Triton", f"{reason}. {_ops.REPAIRS['cuda']}"
+
+
+def mps_backend(*names: str) -> str:
+    """What serves tensors on Apple's GPUs, in these operations or in all: the reference, or what others registered."""
+    import torch
+
+    from . import _ops
+    from ._namespace import NAMESPACE
+
+    operations = names or tuple(_ops.SCHEMAS)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    others = [name for name in operations if has(f"{NAMESPACE}::{name}", "MPS")]
+    if not others:
+        return "reference"
+    return "a registered kernel" if names else f"reference, but {', '.join(others)} by a registered kernel"
 
 
 def triton_note() -> str:

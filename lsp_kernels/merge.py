@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ._widest import widest
 from .errors import check_device, check_kind, fail_shape
 from .reference.commit import HIGHEST_LOG_ODDS
 from .results import TokenStats
@@ -51,8 +52,8 @@ def merge_token_stats(parts: Sequence[TokenStats]) -> TokenStats:
     clean = torch.stack([part.clean for part in parts]) if noisy else top1  # type: ignore[misc]
     chosen = clean.masked_fill(~owner, -math.inf).amax(0)
     # Everything relative to the logit of the token, also where that is infinite.
-    own = torch.where(clean == chosen, 0.0, clean.double() - chosen.double())  # what each shard has chosen
-    others = own - log_odds.double()  # the rest of each shard
+    own = torch.where(clean == chosen, 0.0, widest(clean) - widest(chosen))  # what each shard has chosen
+    others = own - widest(log_odds)  # the rest of each shard
     lost = torch.cat([others, own.masked_fill(owner, -math.inf)]).logsumexp(0)
     odds = (0.0 - lost).clamp(max=HIGHEST_LOG_ODDS).float().masked_fill(nan, math.nan)
     entropy = None
@@ -67,7 +68,7 @@ def _joined_entropy(weights: Tensor, entropies: Tensor) -> Tensor:
     """The entropy of all ids from the log-weights and entropies of the shards: of the choice of a shard and within it."""
     p = weights.softmax(0)
     among: Tensor = torch.special.entr(p).sum(0)
-    return (among + (p * entropies.double()).masked_fill(p == 0, 0.0).sum(0)).float()
+    return (among + (p * widest(entropies)).masked_fill(p == 0, 0.0).sum(0)).float()
 
 
 def check_parts(parts: Sequence[TokenStats]) -> None:

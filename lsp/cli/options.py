@@ -25,7 +25,7 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="PATH",
-        help="A folder or a hub name of LLaDA or Dream, e.g. --model GSAI-ML/LLaDA-8B-Instruct; tiny is embedded.",
+        help="A folder or a hub name of LLaDA, Dream, …, e.g. --model GSAI-ML/LLaDA-8B-Instruct; tiny is embedded.",
     ),
 ]
 Dtype = Annotated[
@@ -145,8 +145,9 @@ def load_model(path: str, dtype: str | None, device: str) -> tuple[Transformer, 
     try:
         torch.device(device)
     except RuntimeError:
-        raise ValueError(f"Invalid device: expected one such as cpu, cuda or cuda:1, got {device!r}") from None
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"Invalid device: expected one such as cpu, cuda, cuda:1 or mps, got {device!r}") from None
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(torch.device(device).type, True):
         raise ValueError(f"Invalid device: expected cpu, as torch finds no GPU here, got {device!r}")
     model = lsp.load(path, dtype=dtype, device=device)
     if (tokenizer := tokenizer_of(model)) is None:

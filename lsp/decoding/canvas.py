@@ -176,7 +176,9 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_new_tokens: int, config:
     """Refuses what cannot be decoded; returns the mask id."""
     as_integer("max_new_tokens", max_new_tokens, 0)
     if config.mask_id is None:
-        raise ValueError("Invalid model: expected a mask id in its config, got none; pass mask_id to lsp.adapt")
+        raise ValueError(
+            "Invalid model: expected a mask id in its config, got none; pass mask_id to lsp.load or lsp.adapt"
+        )
     for b, prompt in enumerate(prompts):
         check_prompt(f"prompts[{b}]", prompt, config)
         if config.max_length is not None and len(prompt) + max_new_tokens > config.max_length:

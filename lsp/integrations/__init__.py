@@ -1,7 +1,8 @@
 """Drop-ins for other codebases, with their own signatures: one import changes and the rest of their code stays.
 
 `fast_dllm` and `dinfer` replace the softmax of a step by one read of the logits, with the same results. `llada`,
-`dream` and `dinfer` bring the longest stable prefix into loops that were written for something else.
+`dream` and `dinfer` bring the longest stable prefix into loops that were written for something else. `transformers`
+brings the prefix cache into models of transformers; it imports that package, and so it has to be imported by itself.
 """
 
 from lsp.integrations import dinfer, dream, fast_dllm, llada

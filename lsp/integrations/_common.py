@@ -1,12 +1,17 @@
-"""What the drop-ins share: refusing what they cannot do, and committing the prefix of the masks in a tensor of ids."""
+"""What the drop-ins share: refusing what they cannot do, committing masks in a tensor of ids, decoding prompts."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lsp.decoding import Options, Scheduler, decode
+from lsp.decoding.canvas import Canvas
+from lsp.models.protocol import Model
 from lsp_kernels import PrefixRule, Vocabulary, commit_prefix
 from lsp_kernels.errors import as_integer, check_device, check_kind, check_tensor, fail_dtype, fail_shape
 from lsp_kernels.rule import SUPPRESSED
@@ -40,6 +45,53 @@ def check_block(logits: Tensor, x: Tensor) -> None:
     if x.dtype != torch.int64:
         fail_dtype("x", "int64", x)
     check_device("x", x, logits)
+
+
+def check_padding(name: str, prompt: Tensor, attention_mask: Tensor | None) -> None:
+    """Prompts of one length, or padded on the left."""
+    check_tensor(name, prompt)
+    if prompt.dim() != 2:
+        fail_shape(name, "[B, P]", prompt)
+    if prompt.is_floating_point() or prompt.dtype == torch.bool:
+        fail_dtype(name, "integers", prompt)
+    if attention_mask is None:
+        return
+    check_tensor("attention_mask", attention_mask)
+    if attention_mask.shape != prompt.shape:
+        fail_shape("attention_mask", f"{list(prompt.shape)} as the {name}", attention_mask)
+    real = attention_mask.bool()
+    if not bool((real[:, 1:] >= real[:, :-1]).all()):
+        raise ValueError(
+            "Invalid attention_mask: expected padding on the left only, got zeros after ones; "
+            "lsp.generate takes prompts of any lengths without padding"
+        )
+
+
+def decoded(
+    model: Model,
+    prompt: Tensor,
+    attention_mask: Tensor | None,
+    new: int,
+    scheduler: Scheduler,
+    vocabulary: Vocabulary,
+    options: Options,
+) -> list[Canvas]:
+    """Prompts [B, P], continued without their padding. Noise is seeded by torch's global generator."""
+    real = torch.ones_like(prompt, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+    prompts = [row[kept].tolist() for row, kept in zip(prompt, real, strict=True)]
+    seeds = torch.randint(2**63 - 1, (len(prompt),)).tolist() if options.temperature else None
+    (last,) = deque(decode(model, prompts, new, scheduler, vocabulary, options, seeds), maxlen=1)
+    return last.canvases
+
+
+def continuation(prompt: Tensor, canvases: Sequence[Canvas], new: int, fill: int | None = None) -> Tensor:
+    """Prompts as they came and what was decoded, [B, P + new]; after a stop there is `fill`, or the stop itself."""
+    out = torch.empty(len(prompt), prompt.size(1) + new, dtype=torch.int64)
+    for row, canvas in zip(out, canvases, strict=True):
+        canvas.tokens[canvas.end :] = canvas.tokens[canvas.end - 1] if fill is None else fill
+        row[prompt.size(1) :] = torch.from_numpy(canvas.tokens[canvas.prompt_length :])
+    out[:, : prompt.size(1)] = prompt
+    return out
 
 
 def vocabulary_for(

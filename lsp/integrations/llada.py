@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lsp.decoding import Options, Scheduler, decode
-from lsp.integrations._common import refuse_remasking, rule_for, vocabulary_for
+from lsp.decoding import Options, Scheduler
+from lsp.integrations._common import (
+    check_padding,
+    continuation,
+    decoded,
+    refuse_remasking,
+    rule_for,
+    vocabulary_for,
+)
 from lsp.models.adapted import adapt, logits_of
 from lsp.models.protocol import Model
 from lsp.schedulers import LongestStablePrefix, scheduler_of
 from lsp_kernels import Vocabulary
-from lsp_kernels.errors import as_integer, check_tensor, fail_dtype, fail_shape
+from lsp_kernels.errors import as_integer
 
 __all__ = ["generate"]
 
@@ -78,56 +84,25 @@ def generate(
     >>> x.shape, bool((x == 49).any())
     (torch.Size([1, 6]), False)
     """
-    _refuse(prompt, attention_mask, gen_length, block_length, cfg_scale, logits_eos_inf, confidence_eos_eot_inf)
+    check_padding("prompt", prompt, attention_mask)
+    _refuse(gen_length, block_length, cfg_scale, logits_eos_inf, confidence_eos_eot_inf)
     refuse_remasking(remasking)
     rule = rule_for(None, vocabulary)
     runner = _adapted(model, mask_id, vocabulary)
     known = vocabulary_for(vocabulary, runner.config.vocab_size, mask_id, runner.device)
     chosen = LongestStablePrefix(rule, islands=None) if scheduler is None else scheduler_of(scheduler)
     options = Options(block_length=block_length, temperature=temperature)
-    seeds = torch.randint(2**63 - 1, (len(prompt),)).tolist() if temperature else None
-    passes = decode(runner, _unpadded(prompt, attention_mask), gen_length, chosen, known, options, seeds)
-    (last,) = deque(passes, maxlen=1)
-    out = torch.empty(len(prompt), prompt.size(1) + gen_length, dtype=torch.int64)
-    for row, canvas in zip(out, last.canvases, strict=True):
-        canvas.tokens[canvas.end :] = canvas.tokens[canvas.end - 1]  # the stop, if there is anything after it
-        row[prompt.size(1) :] = torch.from_numpy(canvas.tokens[canvas.prompt_length :])
-    out[:, : prompt.size(1)] = prompt
-    return out.to(runner.device)
-
-
-def _unpadded(prompt: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
-    """The prompts without their padding."""
-    if attention_mask is None:
-        return prompt.tolist()
-    real = attention_mask.bool()
-    return [row[kept].tolist() for row, kept in zip(prompt, real, strict=True)]
+    canvases = decoded(runner, prompt, attention_mask, gen_length, chosen, known, options)
+    return continuation(prompt, canvases, gen_length).to(runner.device)
 
 
 def _refuse(
-    prompt: Tensor,
-    attention_mask: Tensor | None,
     gen_length: int,
     block_length: int,
     cfg_scale: float,
     logits_eos_inf: bool,
     confidence_eos_eot_inf: bool,
 ) -> None:
-    check_tensor("prompt", prompt)
-    if prompt.dim() != 2:
-        fail_shape("prompt", "[B, P]", prompt)
-    if prompt.is_floating_point() or prompt.dtype == torch.bool:
-        fail_dtype("prompt", "integers", prompt)
-    if attention_mask is not None:
-        check_tensor("attention_mask", attention_mask)
-        if attention_mask.shape != prompt.shape:
-            fail_shape("attention_mask", f"{list(prompt.shape)} as the prompt", attention_mask)
-        real = attention_mask.bool()
-        if not bool((real[:, 1:] >= real[:, :-1]).all()):
-            raise ValueError(
-                "Invalid attention_mask: expected padding on the left only, got zeros after ones; "
-                "lsp.generate takes prompts of any lengths without padding"
-            )
     as_integer("gen_length", gen_length, 1)
     if gen_length % as_integer("block_length", block_length, 1):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Models for the decoding loop: one packed transformer for LLaDA and Dream checkpoints, and any other by `adapt`."""
+"""Models for the decoding loop: one packed transformer for public checkpoints, and any other model by `adapt`."""
 
 from lsp.models.adapted import adapt
 from lsp.models.config import ModelConfig

@@ -25,7 +25,7 @@ from lsp_kernels.errors import check_attention_lengths, check_index
 POSITION_TABLES = ("position_embeddings", "embed_positions")
 UNCACHED = (
     "an adapted model is uncached: every pass computes whole sequences, and positions count them; "
-    "lsp.load decodes LLaDA and Dream checkpoints on the prefix cache"
+    "lsp.load decodes LLaDA, Dream and Tiny-A2D checkpoints on the prefix cache"
 )
 
 
@@ -178,23 +178,35 @@ def adapt(
             return one
     if not callable(model):
         raise TypeError(f"Invalid model: expected a module or a function, got a {type(model).__name__}")
+    found = config_of(model, vocab_size, mask_id, stop_ids, max_length, shifted)
+    if device is None:
+        weights = model.parameters() if isinstance(model, nn.Module) else iter(())
+        device = next((weight.device for weight in weights), torch.device("cpu"))
+    warnings.warn(UNCACHED, UncachedWarning, stacklevel=2)
+    return Adapted(model, found, torch.empty(0, device=device).device)  # with its index, as tensors there have it
+
+
+def config_of(
+    model: Any,
+    vocab_size: int | None,
+    mask_id: int | None,
+    stop_ids: Iterable[int] | None,
+    max_length: int | None,
+    shifted: bool,
+) -> AdaptedConfig:
+    """What was given, and otherwise what the model says of itself."""
     config = getattr(model, "config", None)
     size = vocab_size if vocab_size is not None else _columns(model) or _first(None, config, "vocab_size")
     if size is None:
         raise ValueError("Invalid vocab_size: expected a number, as the model has no config that names it, got None")
     ends = _first(None if stop_ids is None else tuple(stop_ids), config, "eos_token_id")
-    found = AdaptedConfig(
+    return AdaptedConfig(
         vocab_size=size,
         mask_id=_first(mask_id, config, "mask_token_id"),
         stop_ids=() if ends is None else tuple(ends) if isinstance(ends, list | tuple) else (ends,),
         max_length=max_length if max_length is not None else _longest(model, config),
         shifted=shifted,
     )
-    if device is None:
-        weights = model.parameters() if isinstance(model, nn.Module) else iter(())
-        device = next((weight.device for weight in weights), torch.device("cpu"))
-    warnings.warn(UNCACHED, UncachedWarning, stacklevel=2)
-    return Adapted(model, found, torch.empty(0, device=device).device)  # with its index, as tensors there have it
 
 
 @contextmanager

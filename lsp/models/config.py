@@ -26,6 +26,24 @@ SIZES = {
 
 
 @dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3's scaled rotary embeddings: slow rotations are `factor` times slower, fast ones stay as they are.
+
+    A rotation is fast if it turns more than `high` times within `original_length` tokens, and slow if less than `low`
+    times; in between it is a mixture of both.
+    """
+
+    factor: float
+    low: float
+    high: float
+    original_length: int
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"Invalid rope_scaling: expected low < high, got {self.low} and {self.high}")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The shape of a model, and what a decoder must know of it.
 
@@ -37,12 +55,14 @@ class ModelConfig:
     max_length : int
         The longest sequence that the model was made for.
     rope_theta, norm_eps : float
+    rope_scaling : RopeScaling or None
     mask_id : int or None
         The id of a masked position, where the config names it.
     stop_ids : tuple of int
         The ids that end a text, as far as the config names them; `lsp.tokens.stop_ids` adds the tokenizer's.
-    qkv_bias, tied : bool
-        Whether the projections to Q, K and V have biases, and whether the LM head is the embedding.
+    qkv_bias, qk_norm, tied : bool
+        Whether the projections to Q, K and V have biases, whether every head of Q and K is normalised before it is
+        rotated, and whether the LM head is the embedding.
     shifted : bool
         Whether position p is predicted by the row of position p - 1.
     family : str
@@ -61,9 +81,11 @@ class ModelConfig:
     max_length: int
     rope_theta: float
     norm_eps: float
+    rope_scaling: RopeScaling | None = None
     mask_id: int | None = None
     stop_ids: tuple[int, ...] = ()
     qkv_bias: bool = False
+    qk_norm: bool = False
     tied: bool = False
     shifted: bool = False
     family: str = ""
@@ -107,11 +129,14 @@ class Family:
         From a public config to a `ModelConfig`.
     tensors : mapping
         From a parameter of `Transformer` to the public tensors that are stacked in it, in order. ``{i}`` is the layer.
+    says_shifted : bool
+        Whether the format says if logits are shifted; if not, `lsp.load` must be told.
     """
 
     model_type: str
     read: Callable[[Mapping[str, Any]], ModelConfig]
     tensors: Mapping[str, tuple[str, ...]]
+    says_shifted: bool = True
 
     def names(self, parameter: str) -> tuple[str, ...]:
         """The public tensors of a parameter such as ``blocks.3.qkv.weight``."""

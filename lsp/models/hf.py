@@ -20,6 +20,7 @@ from lsp.models import checkpoint
 from lsp.models.hub import find
 from lsp.models.loading import SHARD_SIZE, load_folder, read_config, save_pretrained
 from lsp.models.transformer import Transformer
+from lsp_kernels import PrefixCache
 
 HUB = ("revision", "cache_dir", "token", "local_files_only")
 # What callers and Auto classes pass along and what changes nothing here.
@@ -60,10 +61,29 @@ class DreamConfig(PublicConfig):
     model_type = "Dream"
 
 
-class PackedModel(transformers.PreTrainedModel):
+class A2dQwen2Config(PublicConfig, transformers.Qwen2Config):
+    """The public config of the dllm project's masked Qwen2, key by key."""
+
+    model_type = "a2d-qwen2"
+
+
+class A2dQwen3Config(PublicConfig, transformers.Qwen3Config):
+    """The public config of the dllm project's masked Qwen3, key by key."""
+
+    model_type = "a2d-qwen3"
+
+
+class A2dLlamaConfig(PublicConfig, transformers.LlamaConfig):
+    """The public config of the dllm project's masked Llama, key by key."""
+
+    model_type = "a2d-llama"
+
+
+class PackedModel(transformers.PreTrainedModel, transformers.GenerationMixin):
     """A `Transformer` that takes padded batches and returns logits, for code written for transformers. Inference only.
 
-    Decoding needs the `transformer` itself: `lsp.adapt` finds it.
+    Decoding needs the `transformer` itself: `lsp.adapt` finds it, and so does ``model.generate`` with the function of
+    `lsp.integrations.transformers`.
     """
 
     config_class: Any
@@ -116,21 +136,44 @@ class PackedModel(transformers.PreTrainedModel):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
         *,
         return_dict: bool = True,
         use_cache: bool = False,
     ) -> Any:
-        """Logits [B, L, V] of a batch [B, L]; `attention_mask` [B, L] is 0 on padding, whose logits are 0."""
+        """Logits [B, L, V] of a batch [B, L]; `attention_mask` [B, L] is 0 on padding, whose logits are 0.
+
+        With a `lsp.integrations.transformers.SuffixCache` the batch is what is not frozen yet, and has no padding.
+        """
+        if past_key_values is not None:
+            logits = self._suffix(input_ids, attention_mask, position_ids, past_key_values)
+            return MaskedLMOutput(logits=logits) if return_dict else (logits,)
         real = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         if input_ids.dim() != 2 or real.shape != input_ids.shape:
             shapes = f"{list(input_ids.shape)} and {list(real.shape)}"
             raise ValueError(f"Invalid shape of input_ids and attention_mask: expected [B, L] both, got {shapes}")
         borders = torch.nn.functional.pad(real.sum(1).cumsum(0), (1, 0)).int()
-        positions = torch.arange(input_ids.size(1), device=input_ids.device).expand_as(input_ids)
+        positions = self._positions(input_ids, position_ids, 0)
         logits = self.transformer.lm_head(self.transformer(input_ids[real], positions[real], borders))
         out = logits.new_zeros(*input_ids.shape, logits.size(-1))
         out[real] = logits
         return MaskedLMOutput(logits=out) if return_dict else (out,)
+
+    def _suffix(self, input_ids: Tensor, mask: Tensor | None, position_ids: Tensor | None, cache: Any) -> Tensor:
+        """Logits of the tokens of a pass that has begun."""
+        if not isinstance(getattr(cache, "prefix", None), PrefixCache):
+            raise TypeError(f"Invalid past_key_values: expected a SuffixCache, got a {type(cache).__name__}")
+        if mask is not None and not bool(mask.all()):
+            raise ValueError("Invalid attention_mask: expected no padding with past_key_values, got zeros")
+        positions = self._positions(input_ids, position_ids, cache.get_seq_length())
+        hidden = self.transformer.run_layers(input_ids.flatten(), positions.flatten(), Rows(cache, input_ids.shape))
+        logits: Tensor = self.transformer.lm_head(hidden)
+        return logits.view(*input_ids.shape, -1)
+
+    def _positions(self, input_ids: Tensor, given: Tensor | None, first: int) -> Tensor:
+        places = torch.arange(first, first + input_ids.size(1), device=input_ids.device) if given is None else given
+        return places.expand_as(input_ids)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.transformer.embedding
@@ -142,12 +185,36 @@ class PackedModel(transformers.PreTrainedModel):
         """Weights are loaded, or left as torch made them."""
 
 
+class Rows:
+    """What a pass of `Transformer` asks of a cache, for tokens that come in rows [B, N]."""
+
+    def __init__(self, cache: Any, shape: torch.Size) -> None:
+        self.layers, self.shape = cache.layers, shape
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (states.unflatten(0, self.shape) for states in (q, k, v))
+        out: Tensor = self.layers[layer].attend(q, k, v, scale=None)
+        return out.flatten(0, 1)
+
+
 class LladaModel(PackedModel):
     config_class = LladaConfig
 
 
 class DreamModel(PackedModel):
     config_class = DreamConfig
+
+
+class A2dQwen2Model(PackedModel):
+    config_class = A2dQwen2Config
+
+
+class A2dQwen3Model(PackedModel):
+    config_class = A2dQwen3Config
+
+
+class A2dLlamaModel(PackedModel):
+    config_class = A2dLlamaConfig
 
 
 class LladaTokenizer(transformers.PreTrainedTokenizerFast):
@@ -158,9 +225,19 @@ class DreamTokenizer(transformers.Qwen2TokenizerFast):
     """Dream's tokenizer is Qwen's with other special tokens; its checkpoints name this class."""
 
 
+REGISTERED = (
+    (LladaConfig, LladaModel, LladaTokenizer),
+    (DreamConfig, DreamModel, DreamTokenizer),
+    (A2dQwen2Config, A2dQwen2Model, transformers.Qwen2TokenizerFast),
+    (A2dQwen3Config, A2dQwen3Model, transformers.Qwen2TokenizerFast),
+    (A2dLlamaConfig, A2dLlamaModel, transformers.PreTrainedTokenizerFast),
+)
+"""Plain ``qwen2``, ``qwen3`` and ``llama`` belong to transformers: its Auto classes keep giving its own models."""
+
+
 def register() -> None:
     """See `lsp.register`."""
-    for config, model, tokens in ((LladaConfig, LladaModel, LladaTokenizer), (DreamConfig, DreamModel, DreamTokenizer)):
+    for config, model, tokens in REGISTERED:
         transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
         for auto in (transformers.AutoModel, transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM):
             auto.register(config, model, exist_ok=True)

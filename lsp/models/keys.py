@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from lsp.models.config import RopeScaling
+
 HARMLESS = {
     "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout",
     "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
@@ -50,6 +52,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_sliding_window": (False, None),
 }
 """Keys that would change the mathematics, and the values that leave it as it is."""
+
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+"""The entries of the rope_type llama3, in the order of `RopeScaling`."""
 
 
 class Keys:
@@ -115,20 +120,35 @@ class Keys:
             self.fail(key, " or ".join(map(repr, supported)), kind="Unsupported")
 
     def rope_theta(self, default: float) -> float:
-        """Transformers 5 writes ``rope_parameters`` where others write ``rope_theta`` and ``rope_scaling``."""
+        """The base of rotary embeddings that are not scaled."""
+        theta, _ = self.rope(default)
+        return theta
+
+    def rope(self, default: float, *scaled: str) -> tuple[float, RopeScaling | None]:
+        """The base of the rotary embeddings and how they are scaled, which may be by one of the rope_types `scaled`.
+
+        Transformers 5 writes ``rope_parameters`` where others write ``rope_theta`` and ``rope_scaling``.
+        """
         found: list[float] = []
+        scaling = None
         for key in ("rope_scaling", "rope_parameters"):
             given = self._value(key) or {}
-            if not isinstance(given, Mapping) or set(given) - {"rope_type", "type", "rope_theta"}:
-                self.fail(key, "None, or rope_type 'default' and rope_theta and no other entry", kind="Unsupported")
-            if given.get("rope_type", given.get("type", "default")) != "default":
-                self.fail(key, "None or the rope_type 'default'", kind="Unsupported")
+            kind = given.get("rope_type", given.get("type", "default")) if isinstance(given, Mapping) else None
+            if kind not in ("default", *scaled):
+                kinds = " or ".join(map(repr, ("default", *scaled)))
+                self.fail(key, f"None or the rope_type {kinds}", kind="Unsupported")
+            if set(given) - {"rope_type", "type", "rope_theta", *(LLAMA3 if kind == "llama3" else ())}:
+                self.fail(key, f"rope_theta and the entries of rope_type {kind!r} alone", kind="Unsupported")
             theta = given.get("rope_theta")
             if theta is not None and (isinstance(theta, bool) or not isinstance(theta, int | float)):
                 self.fail(key, "a number as rope_theta")
             found += [] if theta is None else [float(theta)]
+            if kind == "llama3":
+                entries = Keys({name: given[name] for name in LLAMA3 if name in given})
+                factor, low, high = (entries.number(name) for name in LLAMA3[:3])
+                scaling = RopeScaling(factor, low, high, entries.integer(LLAMA3[3]))
         own = self._value("rope_theta")
-        return found[-1] if found else self.number("rope_theta", None if own is not None else default)
+        return found[-1] if found else self.number("rope_theta", None if own is not None else default), scaling
 
     def fail(self, key: str, expected: str, kind: str = "Invalid") -> NoReturn:
         got = repr(self.public[key]) if key in self.public else "none"

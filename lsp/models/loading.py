@@ -27,12 +27,18 @@ from lsp.models.config import Family, ModelConfig
 from lsp.models.dream import DREAM
 from lsp.models.hub import find
 from lsp.models.llada import LLADA
+from lsp.models.llama import A2D_LLAMA, LLAMA
+from lsp.models.masks import mask_in
+from lsp.models.qwen import A2D_QWEN2, A2D_QWEN3, QWEN2, QWEN3
 from lsp.models.transformer import Transformer
+from lsp_kernels.errors import as_integer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (LLADA, DREAM)}
+FAMILIES: dict[str, Family] = {
+    family.model_type: family for family in (LLADA, DREAM, A2D_QWEN2, A2D_QWEN3, A2D_LLAMA, QWEN2, QWEN3, LLAMA)
+}
 SHARD_SIZE = "5GB"
 IGNORED = ".rotary_emb.inv_freq"  # a buffer that older checkpoints hold and that follows from the config
 
@@ -46,8 +52,10 @@ def load(
     cache_dir: str | os.PathLike[str] | None = None,
     token: str | bool | None = None,
     local_files_only: bool = False,
+    mask_id: int | None = None,
+    shifted: bool | None = None,
 ) -> Transformer:
-    """A model from a public LLaDA or Dream checkpoint.
+    """A model from a public checkpoint of one of the families in docs/models.md, such as LLaDA, Dream or Tiny-A2D.
 
     Parameters
     ----------
@@ -60,6 +68,11 @@ def load(
         Weights are copied straight to it.
     revision, cache_dir, token, local_files_only
         As in `huggingface_hub.snapshot_download`, for a name on the hub.
+    mask_id : int, optional
+        The id of a masked position. By default that of the config, else of the tokenizer's files.
+    shifted : bool, optional
+        Whether position p is predicted by the row of position p - 1. By default as the family has it; plain ``llama``,
+        ``qwen2`` and ``qwen3`` configs do not say it, and most models of these types are no masked models at all.
 
     Returns
     -------
@@ -76,14 +89,23 @@ def load(
     folder = find(path_or_name, revision, cache_dir, token, local_files_only)
     if path_or_name == "tiny" and dtype is None:
         dtype = torch.float32
-    return load_folder(folder, checkpoint.read_json(folder / checkpoint.CONFIG), dtype, device)
+    public = checkpoint.read_json(folder / checkpoint.CONFIG)
+    if mask_id is not None:
+        public["mask_token_id"] = as_integer("mask_id", mask_id, 0)
+    return load_folder(folder, public, dtype, device, shifted)
 
 
 def load_folder(
-    folder: Path, public: Mapping[str, Any], dtype: torch.dtype | str | None, device: torch.device | str
+    folder: Path,
+    public: Mapping[str, Any],
+    dtype: torch.dtype | str | None,
+    device: torch.device | str,
+    shifted: bool | None = None,
 ) -> Transformer:
     """The model of a folder under this public config, which need not be the folder's own."""
-    config = read_config(public)
+    config = read_config(public, shifted)
+    if config.mask_id is None:
+        config = replace(config, mask_id=mask_in(folder))
     with torch.device("meta"):
         model = Transformer(config)
     stored = checkpoint.stored_tensors(folder)
@@ -98,12 +120,20 @@ def load_folder(
     return model
 
 
-def read_config(public: Mapping[str, Any]) -> ModelConfig:
-    """What a public config.json says, or an error that names the key."""
+def read_config(public: Mapping[str, Any], shifted: bool | None = None) -> ModelConfig:
+    """What a public config.json says, or an error that names the key. `shifted` is for what it does not say."""
     kind = public.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"Unsupported config key model_type: expected one of {sorted(FAMILIES)}, got {kind!r}")
-    return replace(FAMILIES[kind].read(public), family=kind)
+    config = replace(FAMILIES[kind].read(public), family=kind)
+    if shifted is None and FAMILIES[kind].says_shifted:
+        return config
+    if not isinstance(shifted, bool):
+        raise ValueError(
+            f"Invalid shifted: expected lsp.load(..., shifted=False), or True if position p is predicted by row p - 1, "
+            f"as the model_type {kind!r} does not say it and is also that of autoregressive models, got {shifted!r}"
+        )
+    return replace(config, shifted=shifted)
 
 
 class Part(NamedTuple):
@@ -201,7 +231,7 @@ def load_tokenizer(source: Transformer | str | os.PathLike[str], **options: Any)
 
 
 def register() -> None:
-    """Makes transformers' Auto classes load LLaDA and Dream by this package, without remote code.
+    """Makes transformers' Auto classes load LLaDA, Dream and Tiny-A2D by this package, without remote code.
 
     The models are `transformers.PreTrainedModel` with padded batches in and logits out; `lsp.adapt` makes them decode.
 

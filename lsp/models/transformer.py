@@ -1,14 +1,17 @@
 """The one transformer of all models: packed, bidirectional, on the contiguous prefix cache. Inference only.
 
-RMSNorm, rotary embeddings (rotate-half, in float32), SwiGLU, grouped K/V heads. Sequences lie end to end, so there is
-no padding and no mask. Q, K and V are one product, and so are gate and up: loading stacks their weights.
+RMSNorm, for the heads of Q and K too where a model has that, rotary embeddings (rotate-half, in float32), SwiGLU,
+grouped K/V heads. Sequences lie end to end, so there is no padding and no mask. Q, K and V are one product, and so are
+gate and up: loading stacks their weights.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +32,20 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
-def rotation(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def frequencies(config: ModelConfig, device: torch.device) -> Tensor:
+    """How far every pair of a head turns from one token to the next: float32 [D / 2]."""
+    steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device)
+    plain = 1.0 / config.rope_theta ** (steps / config.head_dim)
+    if (scaling := config.rope_scaling) is None:
+        return plain
+    waves = 2 * math.pi / plain  # in tokens
+    fast = ((scaling.original_length / waves - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+    return (1 - fast) * plain / scaling.factor + fast * plain
+
+
+def rotation(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines [T, 1, D] and sines [T, 1, D / 2] of every token's angles, in float32 as the models were trained with."""
-    steps = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
-    angles = positions.float()[:, None, None] * (1.0 / theta ** (steps / head_dim))
+    angles = positions.float()[:, None, None] * frequencies
     exact = torch.promote_types(dtype, torch.float32)
     return angles.cos().to(exact).repeat(1, 1, 2), angles.sin().to(exact)
 
@@ -55,6 +68,9 @@ class Block(nn.Module):
         self.heads, self.head_dim = heads, config.head_dim
         self.attn_norm = RMSNorm(size, config.norm_eps)
         self.qkv = nn.Linear(size, (heads[0] + 2 * heads[1]) * self.head_dim, bias=config.qkv_bias)
+        self.q_norm, self.k_norm = (
+            RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else None for _ in range(2)
+        )
         self.out = nn.Linear(heads[0] * self.head_dim, size, bias=False)
         self.mlp_norm = RMSNorm(size, config.norm_eps)
         self.gate_up = nn.Linear(size, 2 * config.mlp_size, bias=False)
@@ -63,14 +79,29 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
-        n_heads, n_kv_heads = self.heads
+        _, n_kv_heads = self.heads
         qkv = self.qkv(self.attn_norm(x)).view(len(x), -1, self.head_dim)  # [T, Hq + 2 Hkv, D]
-        turned, v = rotate(qkv[:, :-n_kv_heads], cos, sin), qkv[:, -n_kv_heads:]
-        q, k = turned[:, :n_heads], turned[:, n_heads:]
+        q, k = self.rotated(qkv[:, :-n_kv_heads], cos, sin)
+        v = qkv[:, -n_kv_heads:]
         x = x + self.out(attend(q, k, v).flatten(1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         out: Tensor = x + self.down(F.silu(gate).mul_(up))
         return out
+
+    def rotated(self, heads: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Q and K, which come side by side and are turned in one go where they need no norms."""
+        n_heads = self.heads[0]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(heads[:, :n_heads]), self.k_norm(heads[:, n_heads:])
+            return rotate(q, cos, sin), rotate(k, cos, sin)
+        turned = rotate(heads, cos, sin)
+        return turned[:, :n_heads], turned[:, n_heads:]
+
+
+class Attends(Protocol):
+    """What a pass asks of a `PrefixCache`."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
 
 
 class Transformer(nn.Module):
@@ -141,9 +172,9 @@ class Transformer(nn.Module):
         cache.advance()
         return hidden
 
-    def run_layers(self, tokens: Tensor, positions: Tensor, cache: PrefixCache) -> Tensor:
+    def run_layers(self, tokens: Tensor, positions: Tensor, cache: Attends) -> Tensor:
         """The pass itself, between `begin` and `advance` of the cache. It reads no values, so it can be captured."""
-        cos, sin = rotation(positions, self.config.head_dim, self.config.rope_theta, self.dtype)
+        cos, sin = rotation(positions, frequencies(self.config, positions.device), self.dtype)
         x = self.embedding(tokens)
         for layer, block in enumerate(self.blocks):
             x = block(x, cos, sin, partial(cache.attend, layer))

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .._widest import widest
 from ..results import Commit, TokenStats
 from ..rule import PrefixRule
 from .noise import add_noise
@@ -133,7 +134,7 @@ def _without_suppressed(z: Tensor, vocabulary: Tables | None) -> Tensor:
 
 def _relative(z: Tensor, base: Tensor, vocabulary: Tables | None) -> Tensor:
     """All logits minus one of them in float64, 0 where they are equal; suppressed ids are -inf."""
-    out = torch.where(z == base[..., None], 0.0, z.double() - base[..., None].double())
+    out = torch.where(z == base[..., None], 0.0, widest(z) - widest(base[..., None]))
     return _without_suppressed(out, vocabulary)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._widest import widest
+
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85  # added to the key after every round
 WORD = 0xFFFFFFFF
@@ -34,11 +36,11 @@ def random_words(table: Tensor, begin: int, count: int) -> Tensor:
 def gumbel(words: Tensor) -> Tensor:
     """-log E, E exponential, in float64: E = -log v with v = (x + 1/2) / 2^32, in the upper half by 1 - v."""
     lower = words < 2**31
-    part = (torch.where(lower, words, WORD - words).double() + 0.5) * 2.0**-32
+    part = (widest(torch.where(lower, words, WORD - words)) + 0.5) * 2.0**-32
     return -torch.where(lower, -part.log(), -torch.log1p(-part)).log()
 
 
 def add_noise(z: Tensor, table: Tensor, id_offset: int) -> Tensor:
     """Float32 logits [..., V] plus temperature times noise, rounded once."""
-    temperature = table[..., 2, None].int().view(torch.float32).double()
-    return (z.double() + temperature * gumbel(random_words(table, id_offset, z.size(-1)))).float()
+    temperature = table[..., 2, None].int().view(torch.float32)
+    return (widest(z) + widest(temperature) * gumbel(random_words(table, id_offset, z.size(-1)))).float()

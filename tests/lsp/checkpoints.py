@@ -1,4 +1,4 @@
-"""Random checkpoints in the public formats of LLaDA and Dream, under the public names, and what they must compute."""
+"""Random checkpoints in the public formats, under the public names, and what they must compute."""
 
 from __future__ import annotations
 
@@ -98,6 +98,84 @@ DREAM = {
     "vocab_size": 223,
 }
 
+QWEN3 = {
+    "architectures": ["A2DQwen3LMHeadModel"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "auto_map": {
+        "AutoConfig": "modeling_qwen3.A2DQwen3Config",
+        "AutoModelForMaskedLM": "modeling_qwen3.A2DQwen3LMHeadModel",
+    },
+    "bos_token_id": 5,
+    "dtype": "float32",
+    "eos_token_id": 5,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 96,
+    "initializer_range": 0.02,
+    "intermediate_size": 160,
+    "layer_types": ["full_attention", "full_attention"],
+    "mask_token_id": 7,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 28,
+    "model_type": "a2d-qwen3",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "transformers_version": "4.57.0",
+    "use_cache": False,
+    "use_sliding_window": False,
+    "vocab_size": 227,
+}
+QWEN2 = {key: value for key, value in QWEN3.items() if key not in ("attention_bias", "head_dim")} | {
+    "architectures": ["A2DQwen2LMHeadModel"],
+    "auto_map": {"AutoConfig": "modeling_qwen2.A2DQwen2Config", "AutoModel": "modeling_qwen2.A2DQwen2LMHeadModel"},
+    "hidden_size": 128,
+    "max_position_embeddings": 32768,
+    "model_type": "a2d-qwen2",
+    "vocab_size": 229,
+}
+LLAMA = {
+    "architectures": ["A2DLlamaLMHeadModel"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "modeling_llama.A2DLlamaConfig", "AutoModel": "modeling_llama.A2DLlamaLMHeadModel"},
+    "bos_token_id": 4,
+    "dtype": "float32",
+    "eos_token_id": [5, 6],
+    "head_dim": 32,
+    "hidden_act": "silu",
+    "hidden_size": 96,
+    "initializer_range": 0.02,
+    "intermediate_size": 160,
+    "mask_token_id": 7,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "a2d-llama",
+    "num_attention_heads": 3,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 1,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 64,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "transformers_version": "4.57.0",
+    "use_cache": False,
+    "vocab_size": 233,
+}
+
 
 @dataclass
 class Case:
@@ -166,10 +244,12 @@ def llada(seed: int = 0, std: float = 0.2, **changes: object) -> Case:
     return Case(config, out, plain.llada)
 
 
-def dream(seed: int = 0, std: float = 0.15, **changes: object) -> Case:
-    config, g = DREAM | changes, torch.Generator().manual_seed(seed)
-    d, hidden = config["hidden_size"], config["intermediate_size"]
-    kv = config["num_key_value_heads"] * d // config["num_attention_heads"]
+def in_llamas_layout(config: dict, seed: int, std: float, *, biases: bool, norms: bool) -> dict[str, Tensor]:
+    """The tensors of a checkpoint in the layout that Llama, Qwen and Dream share."""
+    g = torch.Generator().manual_seed(seed)
+    d, hidden, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    size = config.get("head_dim", d // heads)
+    q, kv = heads * size, config["num_key_value_heads"] * size
     tensors = {
         "model.embed_tokens.weight": random((config["vocab_size"], d), 0.4, g),
         "model.norm.weight": random((d,), 0.3, g, 1.0),
@@ -178,20 +258,46 @@ def dream(seed: int = 0, std: float = 0.15, **changes: object) -> Case:
         tensors["lm_head.weight"] = random((config["vocab_size"], d), std, g)
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}."
-        for name, rows in (("q", d), ("k", kv), ("v", kv)):
+        for name, rows in (("q", q), ("k", kv), ("v", kv)):
             sharp = 1 if name == "v" else 2  # so that masks see different things
             tensors[f"{at}self_attn.{name}_proj.weight"] = random((rows, d), std, g) * sharp
-            tensors[f"{at}self_attn.{name}_proj.bias"] = random((rows,), 0.5, g)
-        tensors[f"{at}self_attn.o_proj.weight"] = random((d, d), std, g)
+            if biases:
+                tensors[f"{at}self_attn.{name}_proj.bias"] = random((rows,), 0.5, g)
+        if norms:  # these make attention sharp
+            tensors |= {f"{at}self_attn.{name}_norm.weight": random((size,), 0.5, g, 1.5) for name in "qk"}
+        tensors[f"{at}self_attn.o_proj.weight"] = random((d, q), std, g)
         for name, shape in (("gate", (hidden, d)), ("up", (hidden, d)), ("down", (d, hidden))):
             tensors[f"{at}mlp.{name}_proj.weight"] = random(shape, std, g)
         for name in ("input", "post_attention"):
             tensors[f"{at}{name}_layernorm.weight"] = random((d,), 0.3, g, 1.0)
-    return Case(config, tensors, plain.dream, shifted=True)
+    return tensors
 
 
-FAMILIES = {"llada": llada, "dream": dream}
-"""A maker of random checkpoints for every family of models. The tests of models and of the loop run on each."""
+def dream(seed: int = 0, std: float = 0.15, **changes: object) -> Case:
+    config = DREAM | changes
+    return Case(config, in_llamas_layout(config, seed, std, biases=True, norms=False), plain.llama, shifted=True)
+
+
+def qwen2(seed: int = 0, std: float = 0.15, **changes: object) -> Case:
+    config = QWEN2 | changes
+    return Case(config, in_llamas_layout(config, seed, std, biases=True, norms=False), plain.llama)
+
+
+def qwen3(seed: int = 0, std: float = 0.15, **changes: object) -> Case:
+    config = QWEN3 | changes
+    return Case(config, in_llamas_layout(config, seed, std, biases=False, norms=True), plain.llama)
+
+
+def llama(seed: int = 0, std: float = 0.15, **changes: object) -> Case:
+    config = LLAMA | changes
+    return Case(config, in_llamas_layout(config, seed, std, biases=False, norms=False), plain.llama)
+
+
+FAMILIES = {"llada": llada, "dream": dream, "a2d-qwen2": qwen2, "a2d-qwen3": qwen3, "a2d-llama": llama}
+"""A maker of random checkpoints for every family of models. The tests of models run on each."""
+
+DECODED = {name: FAMILIES[name] for name in ("llada", "dream", "a2d-qwen3")}
+"""Those that differ for the loop: in shifted logits, tied embeddings, and what a block does between its products."""
 
 
 def ids_of(case: Case, length: int, seed: int = 0, masks: int = 0) -> list[int]:

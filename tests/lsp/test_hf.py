@@ -59,6 +59,41 @@ def test_a_padded_batch_equals_each_sequence_alone(case: Case, tmp_path: Path) -
         model(batch, attention_mask=mask[:, :5])
 
 
+@pytest.mark.parametrize("name", ["a2d-qwen2", "a2d-qwen3", "a2d-llama"])
+def test_a2d_is_transformers_own_model_with_attention_in_both_directions(name: str, tmp_path: Path) -> None:
+    case = FAMILIES[name]()
+    case.config["model_type"] = name.removeprefix("a2d-")
+    del case.config["auto_map"]
+    model = AutoModelForCausalLM.from_pretrained(case.save(tmp_path), dtype=torch.float64)
+    assert type(model).__module__.startswith("transformers.")
+    ids = torch.tensor([ids_of(case, 30, masks=9)])
+    with torch.no_grad():
+        logits = model(ids, attention_mask=torch.zeros(1, 1, 30, 30, dtype=torch.float64)).logits
+    ours = lsp.load(tmp_path, dtype=torch.float64, shifted=False)
+    hidden = ours(ids[0], torch.arange(30), torch.tensor([0, 30], dtype=torch.int32))
+    torch.testing.assert_close(ours.lm_head(hidden), logits[0], rtol=0, atol=1e-4)  # norms in float32
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", ["Qwen2", "Qwen3", "Llama"])
+def test_what_transformers_saves_is_loaded(name: str, tied: bool, tmp_path: Path) -> None:
+    """Tiny-A2D's format is what `save_pretrained` of these classes writes, under another model_type."""
+    shape = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 3}
+    shape |= {"num_key_value_heads": 1, "vocab_size": 211, "tie_word_embeddings": tied, "head_dim": 32}
+    config = getattr(transformers, f"{name}Config")(**shape)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).double().eval()
+    model.save_pretrained(tmp_path)
+    public = json.loads((tmp_path / "config.json").read_text()) | {"model_type": f"a2d-{name.lower()}"}
+    (tmp_path / "config.json").write_text(json.dumps(public))
+    ids = torch.arange(20, 38)[None]
+    with torch.no_grad():
+        logits = model(ids, attention_mask=torch.zeros(1, 1, 18, 18, dtype=torch.float64)).logits
+    for ours in (lsp.load(tmp_path), AutoModel.from_pretrained(tmp_path).transformer):
+        assert (ours.dtype, ours.config.tied, ours.config.shifted) == (torch.float64, tied, False)
+        hidden = ours(ids[0], torch.arange(18), torch.tensor([0, 18], dtype=torch.int32))
+        torch.testing.assert_close(ours.lm_head(hidden), logits[0], rtol=0, atol=1e-4 * float(logits.std()))
+
+
 def test_save_pretrained_round_trip(case: Case, tmp_path: Path) -> None:
     model = AutoModel.from_pretrained(case.save(tmp_path / "first"))
     model.save_pretrained(tmp_path / "second", max_shard_size="100KB")

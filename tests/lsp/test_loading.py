@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 import lsp
 from lsp.models import Transformer, checkpoint
 from lsp.models.loading import parts, read_config
-from tests.lsp.checkpoints import FAMILIES, Case, dream, llada
+from tests.lsp.checkpoints import FAMILIES, Case, dream, ids_of, llada, llama, qwen2, qwen3
 
 LAYER = "model.transformer.blocks.1."
 
@@ -53,6 +53,129 @@ def test_weights_arrive_in_the_dtype_asked_for(case: Case, tmp_path: Path, store
 )
 def test_keys_that_change_nothing_are_accepted(change: dict, tmp_path: Path) -> None:
     assert lsp.load(dream(**change).save(tmp_path)).config.rope_theta == 1e6
+
+
+PLAIN = {"qwen2": qwen2, "qwen3": qwen3, "llama": llama}
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_config_that_does_not_say_whether_logits_are_shifted_needs_to_be_told(
+    name: str, shifted: bool, tmp_path: Path
+) -> None:
+    case = PLAIN[name](model_type=name)
+    model = lsp.load(case.save(tmp_path), dtype=torch.float64, shifted=shifted)
+    assert (model.config.family, model.config.shifted) == (name, shifted)
+    ids = ids_of(case, 11)
+    hidden = model(torch.tensor(ids), torch.arange(11), torch.tensor([0, 11], dtype=torch.int32))
+    torch.testing.assert_close(model.lm_head(hidden), case.logits(ids), rtol=1e-9, atol=1e-9)
+    message = rf"Invalid shifted: expected lsp.load\(..., shifted=False\), or True .* model_type '{name}' .*got None"
+    with pytest.raises(ValueError, match=message):
+        lsp.load(tmp_path)
+
+
+def test_what_a_family_says_of_shifted_logits_can_be_overruled(tmp_path: Path) -> None:
+    folder = qwen3().save(tmp_path)
+    assert [lsp.load(folder, shifted=given).config.shifted for given in (None, False, True)] == [False, False, True]
+    with pytest.raises(ValueError, match=r"Invalid shifted: expected .* got 'yes'"):
+        lsp.load(folder, shifted="yes")
+
+
+def write(name: str, content: object) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(json.dumps(content)) and None
+
+
+def write_all(*files: Callable[[Path], None]) -> Callable[[Path], None]:
+    return lambda folder: [file(folder) for file in files] and None
+
+
+LISTED = write("tokenizer.json", {"added_tokens": [{"id": 9, "content": "<|x|>"}, {"id": 8, "content": "<|mask|>"}]})
+TABLE = {"5": {"content": "<|im_end|>"}, "9": {"content": "<|x|>", "special": True}}
+TOKENIZERS = {
+    "a table": (write("tokenizer_config.json", {"mask_token": "<|x|>", "added_tokens_decoder": TABLE}), 9),
+    "a list": (write_all(LISTED, write("tokenizer_config.json", {"mask_token": {"content": "<|x|>"}})), 9),
+    "a usual name": (LISTED, 8),
+    "a map": (write_all(LISTED, write("special_tokens_map.json", {"mask_token": "<|x|>"})), 9),
+    "old files": (
+        write_all(write("added_tokens.json", {"<M>": 3}), write("tokenizer_config.json", {"mask_token": "<M>"})),
+        3,
+    ),
+    "a name that nobody has": (write("tokenizer_config.json", {"mask_token": "<|x|>"}), None),
+    "junk": (
+        write_all(
+            write(
+                "tokenizer_config.json",
+                {"mask_token": 3, "added_tokens_decoder": {"9" * 5000: "<mask>", "x": "<mask>"}},
+            ),
+            write(
+                "tokenizer.json", {"added_tokens": [None, {"id": "x", "content": "<|mask|>"}, {"content": "<|mask|>"}]}
+            ),
+            write("added_tokens.json", {"<|mask|>": None, "[MASK]": True}),
+        ),
+        None,
+    ),
+    "no files": (lambda _: None, None),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_mask_that_the_config_does_not_name_is_found_in_the_tokenizer(name: str, tmp_path: Path) -> None:
+    files, expected = TOKENIZERS[name]
+    case = qwen3()
+    del case.config["mask_token_id"]
+    files(case.save(tmp_path))
+    assert lsp.load(tmp_path).config.mask_id == expected
+    assert lsp.load(tmp_path, mask_id=11).config.mask_id == 11
+
+
+def test_a_mask_that_was_passed_is_saved(tmp_path: Path) -> None:
+    case = qwen3()
+    del case.config["mask_token_id"]
+    model = lsp.load(case.save(tmp_path / "first"))
+    with pytest.raises(ValueError, match=r"Invalid model: expected a mask id .* pass mask_id to lsp.load or lsp.adapt"):
+        lsp.generate(model, [[20, 21]], max_new_tokens=2)
+    lsp.save_pretrained(lsp.load(tmp_path / "first", mask_id=11), tmp_path / "second")
+    assert lsp.load(tmp_path / "second").config.mask_id == 11
+    for wrong in (227, -1, True):
+        with pytest.raises(ValueError, match="Invalid mask_id: expected"):
+            lsp.load(tmp_path / "first", mask_id=wrong)
+
+
+SCALING = llama().config["rope_scaling"]
+REFUSED = {
+    "qwen3 biases": (qwen3, {"attention_bias": True}, "Unsupported config key attention_bias: .*got True"),
+    "llama biases": (llama, {"attention_bias": True}, "Unsupported config key attention_bias: .*got True"),
+    "mlp biases": (llama, {"mlp_bias": True}, "Unsupported config key mlp_bias: expected False or None, got True"),
+    "yarn": (llama, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'default' or 'llama3', got .*yarn"),
+    "qwen scaled": (qwen2, {"rope_scaling": SCALING}, "Unsupported config key rope_scaling: .*'default', got .*llama3"),
+    "no factor": (llama, {"rope_scaling": SCALING | {"factor": None}}, "Invalid config key factor: .*got None"),
+    "more entries": (
+        llama,
+        {"rope_scaling": SCALING | {"beta": 1}},
+        "Unsupported config key rope_scaling: .*'beta': 1",
+    ),
+    "borders": (
+        llama,
+        {"rope_scaling": SCALING | {"low_freq_factor": 4.0}},
+        "Invalid rope_scaling: expected low < high",
+    ),
+    "heads": (
+        qwen2,
+        {"num_attention_heads": 6},
+        "Invalid config key hidden_size: expected a multiple of .* = 6, got 128",
+    ),
+    "head size": (qwen3, {"head_dim": 40}, "Invalid head_dim: expected a multiple of 16 from 32 to 256, got 40"),
+}
+
+
+@pytest.mark.abuse("models and checkpoints")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_layout_that_would_be_computed_wrongly_is_refused(name: str, tmp_path: Path) -> None:
+    make, change, message = REFUSED[name]
+    case = make()
+    case.config |= change
+    with pytest.raises(ValueError, match=message):
+        lsp.load(case.save(tmp_path))
 
 
 def test_a_dtype_in_the_config_is_the_default(tmp_path: Path) -> None:
@@ -92,8 +215,9 @@ def test_a_saved_model_comes_back(make: Callable[..., Case], tied: bool, size: i
     assert "auto_map" not in config
     assert (
         config.items()
-        >= {k: v for k, v in case.config.items() if k not in ("auto_map", "transformers_version")}.items()
+        >= {k: v for k, v in case.config.items() if k not in ("auto_map", "dtype", "transformers_version")}.items()
     )
+    assert config["torch_dtype"] == "float32"
     again = lsp.load(tmp_path / "second")
     assert again.config == model.config
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
@@ -270,9 +394,9 @@ def test_links_are_followed_as_the_cache_of_the_hub_needs(case: Case, tmp_path: 
 
 
 def test_tensors_that_mean_nothing_are_passed_over(tmp_path: Path) -> None:
-    """A tied head that is stored anyway, and the frequencies that old checkpoints hold."""
-    case = dream(tie_word_embeddings=True)
-    case.tensors["lm_head.weight"] = torch.full((223, 128), torch.nan)
+    """A tied head that is stored anyway, as Tiny-A2D's are, and the frequencies that old checkpoints hold."""
+    case = qwen3()
+    case.tensors["lm_head.weight"] = torch.full((227, 96), torch.nan)
     case.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(16)
     assert not lsp.load(case.save(tmp_path)).lm_head.weight.isnan().any()
 
@@ -337,7 +461,7 @@ def test_importing_lsp_needs_torch_and_numpy_alone() -> None:
 import sys
 for name in ("transformers", "safetensors", "tokenizers", "huggingface_hub"):
     sys.modules[name] = None
-import torch, lsp
+import torch, lsp, lsp.integrations
 config = lsp.models.ModelConfig(
     vocab_size=50, d_model=64, n_layers=1, n_heads=2, n_kv_heads=2, head_dim=32, mlp_size=64, max_length=64,
     rope_theta=1e4, norm_eps=1e-5,
@@ -349,6 +473,12 @@ try:
     lsp.load_tokenizer("tiny")
 except ImportError as error:
     assert str(error) == "a tokenizer or an Auto class needs transformers: pip install 'lsp-kernels[lsp]'"
+else:
+    raise AssertionError
+try:
+    import lsp.integrations.transformers
+except ImportError as error:
+    assert str(error) == "lsp.integrations.transformers needs transformers: pip install 'lsp-kernels[lsp]'"
 else:
     raise AssertionError
 """
@@ -394,3 +524,13 @@ def test_the_public_models_have_the_public_sizes() -> None:
         model = Transformer(read_config(small | big))
     assert sum(p.numel() for p in model.parameters()) == 7_615_616_512
     assert len(list(parts(model))) == 339
+    for make, sizes, expected in (
+        (qwen3, (1024, 28, 16, 8, 3072, 151936, 128), 596_049_920),  # Qwen3-0.6B
+        (qwen2, (896, 24, 14, 2, 4864, 151936, None), 494_032_768),  # Qwen2.5-0.5B
+        (llama, (2048, 16, 32, 8, 8192, 128256, 64), 1_235_814_400),  # Llama-3.2-1B
+    ):
+        names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+        with torch.device("meta"):
+            big = dict(zip((*names, "vocab_size", "head_dim"), sizes, strict=True))
+            model = Transformer(read_config(make().config | big))
+        assert sum(p.numel() for p in model.parameters()) == expected

@@ -15,11 +15,11 @@ import lsp
 from lsp.models import Transformer
 from lsp_kernels import Vocabulary
 from tests.lsp import plain
-from tests.lsp.checkpoints import FAMILIES, Case, ids_of
+from tests.lsp.checkpoints import DECODED, Case, ids_of
 from tests.lsp.recorder import SCHEDULERS, Recorder, commits, last
 from tests.lsp.simulation import seated, simulate
 
-CASES = {name: make() for name, make in FAMILIES.items()}
+CASES = {name: make() for name, make in DECODED.items()}
 MASK, DELIMITERS = 7, range(0, 200, 5)
 CACHES = {
     "prefix": {},

@@ -14,7 +14,7 @@ from lsp.models import Transformer
 from lsp.tiny import CHECKPOINT
 from lsp.tiny.training.model import TinyModel
 from lsp_kernels import PrefixCache, PrefixRule, commit_prefix
-from tests.lsp.checkpoints import FAMILIES, Case, dream, ids_of, llada
+from tests.lsp.checkpoints import FAMILIES, Case, dream, ids_of, llada, llama, qwen3
 
 CASES = {
     **{name: make() for name, make in FAMILIES.items()},
@@ -23,6 +23,8 @@ CASES = {
     "llada-wide-heads": llada(2, std=0.15, d_model=256, n_heads=2, n_kv_heads=2, embedding_size=320, vocab_size=300),
     "llada-grouped-tied": llada(3, d_model=128, n_heads=4, n_kv_heads=1, weight_tying=True, include_qkv_bias=True),
     "dream-one-kv-head": dream(1, hidden_size=336, num_attention_heads=7, num_key_value_heads=1, std=0.12),
+    "qwen3-untied": qwen3(1, num_key_value_heads=4, head_dim=32, tie_word_embeddings=False),
+    "llama-unscaled": llama(1, rope_scaling=None, tie_word_embeddings=False, hidden_size=80),
     "dream-tied": dream(2, num_hidden_layers=4, tie_word_embeddings=True, num_key_value_heads=4),
 }
 
