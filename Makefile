@@ -7,7 +7,7 @@ GPU_TESTS := tests/triton tests/virtual_gpu_tests # run beside the others: each 
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-fuzz test-install test-targets wheel bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-fuzz test-install test-targets wheel hub bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ test-targets: $(READY) ## compile every shipped kernel for every GPU, launch on 
 wheel: $(READY) $(VENV)/.wheel-tools ## build the public wheel into dist/ and prove it: glibc 2.28, torch's stable ABI, the tests
 	$(VENV)/wheel/bin/python .ci/wheel.py $(abspath $(BIN))/python
 
+hub: $(READY) $(VENV)/.wheel-tools $(VENV)/.hub-tools ## lay out dist/hub for the Hugging Face kernels hub and prove it: the same, loaded by `kernels`
+	$(VENV)/wheel/bin/python .ci/hub.py dist/hub --prove $(abspath $(VENV))/hub/bin/python
+
 bench: $(READY) ## measure every kernel; prints ratios against the alternatives and the limit
 	$(BIN)/python -m pytest --benchmark
 
@@ -70,6 +73,14 @@ $(VENV)/.packages: requirements-dev.txt
 $(VENV)/.wheel-tools: .ci/requirements-wheel.txt $(VENV)/.packages
 	test -x $(VENV)/wheel/bin/python || $(PYTHON) -m venv $(VENV)/wheel
 	$(VENV)/wheel/bin/python -m pip install -q -r $<
+	touch $@
+
+# `kernels` brings many packages: they stay in an environment of their own, which also sees those of the tests.
+$(VENV)/.hub-tools: .ci/requirements-hub.txt $(VENV)/.packages
+	test -x $(VENV)/hub/bin/python || $(PYTHON) -m venv $(VENV)/hub
+	$(VENV)/hub/bin/python -m pip install -q -r $<
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+	  $$($(VENV)/hub/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/tests.pth
 	touch $@
 
 $(READY): $(VENV)/.packages $(SOURCES)
