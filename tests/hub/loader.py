@@ -2,7 +2,8 @@
 
 `get_local_kernel` stands for the function of that name in the package `kernels` (0.17), which the ordinary tests do
 without: it looks for the variants of this system under build/, takes those with the stable ABI before those in Python
-alone, and imports ``__init__.py`` as the module that metadata.json names. ``LSP_HUB_LOADER=kernels`` takes the real one.
+alone, and imports ``__init__.py`` as the module that metadata.json names. With ``LSP_HUB_LOADER=kernels`` the real one
+is taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What ``make hub`` lays out: a folder whose copy of the kernels works beside the installed package, with its version.
 
-Here a stand-in for the package `kernels` loads the copy, which is compiled in a hurry, and some tests of the kernels run
-on it. ``make hub`` runs these tests with `kernels` itself on the real folder, LSP_HUB_FOLDER, and then all of the kernels'.
+Here a stand-in for the package `kernels` loads the copy, which is compiled in a hurry, and some of the kernels' tests
+run on it. ``make hub`` runs these tests with `kernels` itself on the real folder, LSP_HUB_FOLDER, and then all of the
+kernels' tests.
 """
 
 from __future__ import annotations
