@@ -303,9 +303,9 @@ size = 126464
 model = LLaDAModelLM(LLaDAConfig(
     d_model=32, n_heads=2, n_kv_heads=2, n_layers=2, vocab_size=size, embedding_size=size, max_sequence_length=128,
     mlp_hidden_size=64, rope=True, activation_type="silu", block_type="llama", layer_norm_type="rms",
-    include_bias=False, include_qkv_bias=False, weight_tying=False, alibi=False, flash_attention=False, attention_dropout=0.0,
-    residual_dropout=0.0, embedding_dropout=0.0, init_device="cpu", rope_theta=1e4, rms_norm_eps=1e-5,
-    input_emb_norm=False, scale_logits=False)).eval()
+    include_bias=False, include_qkv_bias=False, weight_tying=False, alibi=False, flash_attention=False,
+    attention_dropout=0.0, residual_dropout=0.0, embedding_dropout=0.0, init_device="cpu", rope_theta=1e4,
+    rms_norm_eps=1e-5, input_emb_norm=False, scale_logits=False)).eval()
 for parameter in model.parameters():
     torch.nn.init.normal_(parameter, std=0.5)
 prompts = torch.randint(100, 1000, (2, 8))
@@ -335,11 +335,10 @@ def test_the_real_suite_finds_and_runs_the_strategy(name: str, variable: str, tm
 
 REAL_BENCH = """
 import json, sys, types
-for name in ("anthropic_model", "dream_model", "mercury_model", "llada_model", "trado_model", "transformers_model",
-             "vllm_model"):  # models that need GPUs, keys or packages: what the chain of conditions comes to after ours
-    module = types.ModuleType("model." + name)
-    module.__getattr__ = lambda name: object
-    sys.modules["model." + name] = module
+for name in ("Anthropic", "Dream", "Mercury", "Llada", "Trado", "Transformers", "vllm"):  # need GPUs, keys, packages
+    module = types.ModuleType(f"model.{name.lower()}_model")
+    setattr(module, name + "Model", None)
+    sys.modules[module.__name__] = module
 from model import load_model
 model = load_model("tiny", accel_framework="lsp")
 output = model.generate("Use 3, 5 and 7 to make 15.\\n", gen_config={"max_tokens": 32}, output_history=True)
