@@ -64,23 +64,19 @@ class PrefixRemaskingPolicy:
         prefix = self._prefix(_mask_token_id(remasking_config, self.mask_token_id))
         rows = _rows(logits, len(input_draft))
         draft = torch.tensor(list(input_draft), device=rows.device)[None]
-        ids, stop = self._step(prefix, draft, rows)
+        ids = self._step(prefix, draft, rows)
         count = ids.index(prefix.mask_id) if prefix.mask_id in ids else len(ids)
-        following = [] if stop else ids[count:]
-        masks = [prefix.mask_id] * (len(ids) - len(following))
-        result = base.RemaskStepResult(tuple(ids[:count]), (*following, *masks))
+        result = base.RemaskStepResult(tuple(ids[:count]), (*ids[count:], *[prefix.mask_id] * count))
         base.validate_remask_step_result(result)
         return result
 
-    def _step(self, prefix: MaskedPrefix, draft: Tensor, rows: Tensor) -> tuple[list[int], bool]:
-        """The draft with what this step commits, up to a stop; and whether there is one."""
-        if not bool((draft == prefix.mask_id).any()):
-            return draft[0].tolist(), False
+    def _step(self, prefix: MaskedPrefix, draft: Tensor, rows: Tensor) -> list[int]:
+        """The draft with what this step commits; what follows a committed stop is masks again."""
         ids: list[int] = prefix(rows[None], draft)[0].tolist()
         first = next((i for i, token in enumerate(ids) if token in self.stops), None)
         if first is None or prefix.mask_id in ids[:first]:
-            return ids, False
-        return ids[: first + 1] + [prefix.mask_id] * (len(ids) - first - 1), True
+            return ids
+        return ids[: first + 1] + [prefix.mask_id] * (len(ids) - first - 1)
 
     def _prefix(self, mask_id: int) -> MaskedPrefix:
         if mask_id not in self._prefixes:

@@ -78,6 +78,29 @@ def test_a_suite_commits_the_longest_stable_prefix(
         assert cache.heard.count("step") == record.num_steps + 2  # and once for each block when nothing is left
 
 
+@pytest.mark.parametrize("shifted", [False, True])
+def test_a_position_without_fresh_logits_waits(fork: tuple[Registry, str], shifted: bool) -> None:
+    """A cache computes one row in each pass, that of the first mask: whatever the rule says, one token is committed."""
+
+    class Narrow(suites.Cache):
+        def rows(self, block_mask: Tensor, frame: suites.Frame) -> Tensor:
+            first = (frame.generated_tokens == MASK) & ((frame.generated_tokens == MASK).cumsum(1) == 1)
+            return torch.nn.functional.pad(first, (frame.prompts.size(1) - shifted, shifted))
+
+        def on_step_start(self, block_mask: Tensor, frame: suites.Frame) -> None:
+            self.active_q_mask = self.rows(block_mask, frame)
+
+    prompts, everything = prompt_of(batch=2), {"alpha": 1.0, "floor": None}
+    settings = dict(gen_length=8, block_length=4, mask_token_id=MASK, cache_cls=Narrow, rule=everything)
+    record = fork[0].generate(Theirs(Masked(), shifted), prompts, strategy="lsp", **settings)
+    assert record.num_steps == 8
+    for prompt, row in zip(prompts, record[-1].generated_tokens, strict=True):
+        canvas = canvas_of(prompt[None], 8)
+        for place in range(6, 14):
+            canvas[0, place] = Masked()(canvas).logits[0, place].argmax()
+        assert row.tolist() == canvas[0, 6:].tolist()
+
+
 def test_a_sequence_ends_at_its_first_stop_and_its_masks_stay(fork: tuple[Registry, str]) -> None:
     suite, end = fork
     prompts = prompt_of(batch=4)
