@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 GPU_TESTS := tests/triton tests/virtual_gpu_tests # run beside the others: each half uses one core
+PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-fuzz test-install test-targets wheel bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-fuzz test-install test-notebook test-targets wheel hub bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -39,11 +40,17 @@ test-fuzz: $(READY) ## call the raw operators with random operands between guard
 test-install: $(READY) ## install in every way the README names, each into a new environment (minutes)
 	$(BIN)/python -m pytest -m install tests/install
 
+test-notebook: $(READY) $(VENV)/.notebook-tools ## run the notebook in Jupyter's own kernel
+	$(VENV)/notebook/bin/python -m pytest tests/test_notebook.py
+
 test-targets: $(READY) ## compile every shipped kernel for every GPU, launch on every virtual GPU, renew docs/targets.md (minutes; KERNEL=attention: those)
 	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
 
 wheel: $(READY) $(VENV)/.wheel-tools ## build the public wheel into dist/ and prove it: glibc 2.28, torch's stable ABI, the tests
 	$(VENV)/wheel/bin/python .ci/wheel.py $(abspath $(BIN))/python
+
+hub: $(READY) $(VENV)/.wheel-tools $(VENV)/.hub-tools ## lay out dist/hub for the Hugging Face kernels hub and prove it: the same, loaded by `kernels`
+	$(VENV)/wheel/bin/python .ci/hub.py dist/hub --prove $(abspath $(VENV))/hub/bin/python
 
 bench: $(READY) ## measure every kernel; prints ratios against the alternatives and the limit
 	$(BIN)/python -m pytest --benchmark
@@ -70,6 +77,13 @@ $(VENV)/.packages: requirements-dev.txt
 $(VENV)/.wheel-tools: .ci/requirements-wheel.txt $(VENV)/.packages
 	test -x $(VENV)/wheel/bin/python || $(PYTHON) -m venv $(VENV)/wheel
 	$(VENV)/wheel/bin/python -m pip install -q -r $<
+	touch $@
+
+# `kernels` and Jupyter bring many packages: each stays in an environment of its own, which also sees those of the tests.
+$(VENV)/.hub-tools $(VENV)/.notebook-tools: $(VENV)/.%-tools: .ci/requirements-%.txt $(VENV)/.packages
+	test -x $(VENV)/$*/bin/python || $(PYTHON) -m venv $(VENV)/$*
+	$(VENV)/$*/bin/python -m pip install -q -r $<
+	$(BIN)/python -c $(PACKAGES) > $$($(VENV)/$*/bin/python -c $(PACKAGES))/tests.pth
 	touch $@
 
 $(READY): $(VENV)/.packages $(SOURCES)

@@ -19,12 +19,14 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 from lsp_kernels import Noise
+from lsp_kernels._namespace import NAMESPACE
 from tests import oracle
 
 if TYPE_CHECKING:
     from tests.strategies import CommitCase
 
 ROOT = Path(__file__).parents[1]
+OPERATORS = getattr(torch.ops, NAMESPACE)  # torch.ops.lsp, or those of a copy of the package
 
 
 def modules_of(package: ModuleType) -> list[str]:

@@ -1,10 +1,20 @@
 """Drop-ins for other codebases, with their own signatures: one import changes and the rest of their code stays.
 
 `fast_dllm` and `dinfer` replace the softmax of a step by one read of the logits, with the same results. `llada`,
-`dream` and `dinfer` bring the longest stable prefix into loops that were written for something else. `transformers`
-brings the prefix cache into models of transformers; it imports that package, and so it has to be imported by itself.
+`dream` and `dinfer` bring the longest stable prefix into loops that were written for something else. `d2cache`,
+`accel_eval` and `parallel_bench` bring it into suites that compare decoders, `dllm_plugin` into vLLM's plugin.
+`transformers` brings the prefix cache into models of transformers; it imports that package, and so it has to be imported by itself.
 """
 
-from lsp.integrations import dinfer, dream, fast_dllm, llada
+from lsp.integrations import (
+    accel_eval,
+    d2cache,
+    dinfer,
+    dllm_plugin,
+    dream,
+    fast_dllm,
+    llada,
+    parallel_bench,
+)
 
-__all__ = ["dinfer", "dream", "fast_dllm", "llada"]
+__all__ = ["accel_eval", "d2cache", "dinfer", "dllm_plugin", "dream", "fast_dllm", "llada", "parallel_bench"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from lsp.decoding import Options, Scheduler, decode
 from lsp.decoding.canvas import Canvas
 from lsp.models.protocol import Model
-from lsp_kernels import PrefixRule, Vocabulary, commit_prefix
+from lsp_kernels import PrefixRule, TokenStats, Vocabulary, commit_prefix, select_prefix
 from lsp_kernels.errors import as_integer, check_device, check_kind, check_tensor, fail_dtype, fail_shape
 from lsp_kernels.rule import SUPPRESSED
 from lsp_kernels.vocabulary import check_rule
@@ -117,6 +118,36 @@ def rule_for(given: PrefixRule | None, vocabulary: Vocabulary | None) -> PrefixR
     return rule
 
 
+def rule_of(given: PrefixRule | Mapping[str, Any] | None) -> PrefixRule:
+    """`PrefixRule.guarded`, with the fields that a configuration file names replaced; or the rule given."""
+    if isinstance(given, Mapping):
+        return replace(PrefixRule.guarded(), **{str(name): value for name, value in given.items()})
+    return PrefixRule.guarded() if given is None else given
+
+
+def refuse_others(**given: Any) -> None:
+    """Refuses what asks for another rule, or for what is not computed here; None and False ask for nothing."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"Invalid {name}: expected none, as the longest stable prefix decides, got {value!r}")
+
+
+def chosen_prefix(stats: TokenStats, masked: Tensor, rule: PrefixRule, vocabulary: Vocabulary) -> Tensor:
+    """Which positions to commit, bool [B, L]: of the masked ones of each row the longest stable prefix."""
+    counts = masked.sum(1)
+    borders = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
+    rows = stats.margins[masked], stats.tokens[masked]
+    lengths, _ = select_prefix(*rows, borders, rule=rule, vocabulary=vocabulary)
+    refuse_nan(lengths, counts)
+    return masked & (masked.cumsum(1) <= lengths[:, None])
+
+
+def refuse_nan(lengths: Tensor, counts: Tensor) -> None:
+    """A sequence with masks of which none can be committed has NaN at the first one."""
+    if broken := ((lengths == 0) & (counts > 0)).nonzero().flatten().tolist():
+        raise ValueError(f"Invalid logits: expected numbers, got NaN in sequence {broken[0]}")
+
+
 class MaskedPrefix:
     """Commits the longest stable prefix of the masks of every row of ids.
 
@@ -158,8 +189,7 @@ class MaskedPrefix:
         masked = x == self.mask_id
         counts, place = masked.sum(1), masked.cumsum(1)
         tokens, lengths, finished = self._commit(logits, masked, counts, EVERYTHING if everything else self.rule)
-        if broken := ((lengths == 0) & (counts > 0)).nonzero().flatten().tolist():
-            raise ValueError(f"Invalid logits: expected numbers, got NaN in sequence {broken[0]}")
+        refuse_nan(lengths, counts)
         chosen = masked & (place <= lengths[:, None])
         stop = torch.where(masked & (place == lengths[:, None]), tokens, 0).sum(1)
         if self.fill is not None:

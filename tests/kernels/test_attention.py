@@ -12,6 +12,7 @@ from torch._inductor.utils import run_and_get_code
 
 import lsp_kernels
 from lsp_kernels import suffix_attention
+from lsp_kernels._namespace import NAMESPACE
 from tests.attention_cases import (
     HIDDEN,
     TOLERANCES,
@@ -28,7 +29,7 @@ from tests.attention_cases import (
     hide,
     make_case,
 )
-from tests.support import ints
+from tests.support import OPERATORS, ints
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -207,7 +208,7 @@ def test_opcheck(batched: bool, slots: list[int] | None, dtype: torch.dtype) -> 
     case.k_cache.nan_to_num_(), case.v_cache.nan_to_num_()
     tensors = (case.q, case.k, case.v, case.k_cache, case.v_cache, case.cu_seqlens)
     arguments = (*tensors, case.prefix_lens, case.append_lens, case.slots, 0.3, None, None)
-    torch.library.opcheck(torch.ops.lsp.suffix_attention.default, arguments)
+    torch.library.opcheck(OPERATORS.suffix_attention.default, arguments)
 
 
 @pytest.mark.parametrize("with_lse", [False, True])
@@ -217,7 +218,7 @@ def test_opcheck_with_an_output(with_lse: bool) -> None:
     tensors = (case.q, case.k, case.v, case.k_cache, case.v_cache, case.cu_seqlens)
     results = (torch.zeros_like(case.q), torch.zeros(case.q.shape[:-1]) if with_lse else None)
     arguments = (*tensors, case.prefix_lens, case.append_lens, case.slots, 0.3, None, None, *results)
-    torch.library.opcheck(torch.ops.lsp.suffix_attention_into.default, arguments)
+    torch.library.opcheck(OPERATORS.suffix_attention_into.default, arguments)
 
 
 def test_the_log_sum_exp_and_the_output_compile_as_one_graph() -> None:
@@ -249,7 +250,7 @@ def test_compiles_as_one_graph_that_copies_no_cache() -> None:
     (compiled, (source, *_)) = run_and_get_code(torch.compile(layers, fullgraph=True), ours := case.with_fresh_cache())
     torch.testing.assert_close(compiled, eager)
     assert_same_bits(ours.k_cache, expected.k_cache)
-    assert source.count("lsp.suffix_attention") >= 3
+    assert source.count(f"{NAMESPACE}.suffix_attention") >= 3
     assert str(tuple(case.k_cache.shape)) not in "".join(re.findall("empty_strided.*", source))
 
 

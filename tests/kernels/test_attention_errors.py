@@ -9,6 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from lsp_kernels import suffix_attention
+from lsp_kernels._namespace import NAMESPACE
 from tests.attention_cases import assert_same_bits, make_case
 from tests.support import ints
 
@@ -87,5 +88,5 @@ def test_allocates_its_output_and_nothing_else() -> None:
     case.run(suffix_attention)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
         out = case.run(suffix_attention)
-    (event,) = [event for event in run.key_averages() if event.key == "lsp::suffix_attention"]
+    (event,) = [event for event in run.key_averages() if event.key == f"{NAMESPACE}::suffix_attention"]
     assert event.cpu_memory_usage == out.numel() * out.element_size()

@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 
+import lsp_kernels
 from lsp_kernels import PrefixCache, reference, suffix_attention
 from tests.attention_cases import assert_same_bits
 from tests.support import ints
@@ -161,7 +162,7 @@ def test_a_replay_is_begin_written_advance() -> None:
 
 
 def test_the_cache_takes_the_bytes_that_bytes_needed_says(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="lsp_kernels.cache"):
+    with caplog.at_level(logging.INFO, logger=lsp_kernels.cache.__name__):
         cache = PrefixCache(**SHAPE, dtype=torch.bfloat16)
     held = sum(x.untyped_storage().nbytes() for x in (*cache.k, *cache.v))
     assert (

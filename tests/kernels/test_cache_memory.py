@@ -9,6 +9,7 @@ import torch
 
 from lsp_kernels import suffix_attention
 from tests.attention_cases import AttentionCase, assert_same_bits, check_attention, make_case
+from tests.support import OPERATORS
 
 
 def case_with(change: Callable[[AttentionCase], None], appends: list[int] | None = None) -> AttentionCase:
@@ -59,7 +60,7 @@ def test_shared_memory_is_refused_by_name_and_not_written(change, message: str) 
     with pytest.raises(ValueError, match=f"Invalid {message}"):
         case.run(suffix_attention)
     with pytest.raises(RuntimeError, match=f"Invalid {message}"):
-        torch.ops.lsp.suffix_attention(*list(vars(case).values())[:-2], None, 1.0, None, None)
+        OPERATORS.suffix_attention(*list(vars(case).values())[:-2], None, 1.0, None, None)
     assert_same_bits(case.k_cache, before[0])
     assert_same_bits(case.v_cache, before[1])
 

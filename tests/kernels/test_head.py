@@ -14,7 +14,7 @@ import lsp_kernels
 from lsp_kernels import Noise, PrefixRule, Vocabulary
 from tests.kernels.by_identity import ByIdentity
 from tests.strategies import DTYPES, CommitCase, cases
-from tests.support import check_commit, check_stats, examples, ints, same
+from tests.support import OPERATORS, check_commit, check_stats, examples, ints, same
 
 
 @examples(300)
@@ -146,8 +146,8 @@ def test_operators_pass_opcheck_and_compile_as_one_graph(noise: Tensor | None) -
     rule = PrefixRule(snap=False)
     stats = (hidden, weight, None, None, None, 0, 3, noise, True, None, None)
     commit = (hidden, weight, None, ints(0, 2, 6), None, None, None, None, 0, *rule.arguments, noise, True, None, None)
-    torch.library.opcheck(torch.ops.lsp.linear_token_stats.default, stats)
-    torch.library.opcheck(torch.ops.lsp.linear_commit_prefix.default, commit)
+    torch.library.opcheck(OPERATORS.linear_token_stats.default, stats)
+    torch.library.opcheck(OPERATORS.linear_commit_prefix.default, commit)
 
     def step(hidden: Tensor) -> tuple[Tensor, Tensor]:
         found = lsp_kernels.linear_token_stats(hidden, weight)

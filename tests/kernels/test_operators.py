@@ -14,7 +14,7 @@ import torch
 
 from lsp_kernels import Noise, PrefixRule, Vocabulary, _ops
 from tests.attention_cases import assert_same_bits
-from tests.support import import_or_skip, ints
+from tests.support import OPERATORS, import_or_skip, ints
 
 REFUSED = (RuntimeError, ValueError, TypeError)
 VOCABULARY = Vocabulary(10, delimiters=[3], suppress=[1])
@@ -210,7 +210,7 @@ CASES = [
 def in_cpp(name: str) -> Callable[..., Any]:
     if _ops.cpp is None:
         pytest.skip("no C++ extension")
-    return getattr(torch.ops.lsp, name)
+    return getattr(OPERATORS, name)
 
 
 def in_triton(name: str) -> Callable[..., Any]:
@@ -227,7 +227,7 @@ def on_meta(name: str) -> Callable[..., Any]:
     def moved(x: Any) -> Any:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") if torch.is_tensor(x) else x
 
-    return lambda *operands: getattr(torch.ops.lsp, name)(*map(moved, operands))
+    return lambda *operands: getattr(OPERATORS, name)(*map(moved, operands))
 
 
 SERVERS = [in_cpp, in_triton, in_the_reference, on_meta]
@@ -301,8 +301,8 @@ def test_lengths_on_a_cpu_are_refused_and_nothing_is_written(server, wrong: dict
 
 
 def test_values_are_checked_in_compiled_code_too() -> None:
-    compiled = torch.compile(torch.ops.lsp.commit_prefix, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(OPERATORS.commit_prefix, fullgraph=True, backend="aot_eager")
     operands = sound()["commit_prefix"]
-    assert_same_bits(compiled(*operands.values())[0], torch.ops.lsp.commit_prefix(*operands.values())[0])
+    assert_same_bits(compiled(*operands.values())[0], OPERATORS.commit_prefix(*operands.values())[0])
     with pytest.raises(RuntimeError, match=r"Invalid cu_rows\[2\]"):
         compiled(*(operands | {"cu_rows": ints(0, 4, 2)}).values())

@@ -10,7 +10,7 @@ import torch
 import lsp_kernels
 from lsp_kernels import Noise, PrefixRule, Vocabulary, commit_prefix, select_prefix, token_stats
 from lsp_kernels._ops import rule_arguments
-from tests.support import same
+from tests.support import OPERATORS, same
 
 RULE = PrefixRule()
 VOCABULARY = Vocabulary(50, delimiters=range(0, 50, 3), stops=[49], suppress=[7])
@@ -37,8 +37,8 @@ def test_opcheck(gradient: bool, noise: torch.Tensor | None) -> None:
     rule = rule_arguments(RULE)
     tables = VOCABULARY.tables
     for op, arguments in {
-        torch.ops.lsp.token_stats: (logits, *tables, 0, noise, True, None, None),
-        torch.ops.lsp.select_prefix: (
+        OPERATORS.token_stats: (logits, *tables, 0, noise, True, None, None),
+        OPERATORS.select_prefix: (
             margins,
             tokens,
             BORDERS,
@@ -47,7 +47,7 @@ def test_opcheck(gradient: bool, noise: torch.Tensor | None) -> None:
             VOCABULARY.flags,
             *rule,
         ),
-        torch.ops.lsp.commit_prefix: (logits, BORDERS, None, None, *tables, *rule, noise, True, None, None),
+        OPERATORS.commit_prefix: (logits, BORDERS, None, None, *tables, *rule, noise, True, None, None),
     }.items():
         torch.library.opcheck(op.default, arguments)
 
