@@ -140,14 +140,19 @@ Chat = Annotated[
 ]
 
 
-def load_model(path: str, dtype: str | None, device: str) -> tuple[Transformer, Any]:
-    """The model and the tokenizer that a command was asked for."""
+def check_device(device: str) -> None:
+    """Refuses a device that is not here, before anything is loaded."""
     try:
         torch.device(device)
     except RuntimeError:
         raise ValueError(f"Invalid device: expected one such as cpu, cuda or cuda:1, got {device!r}") from None
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"Invalid device: expected cpu, as torch finds no GPU here, got {device!r}")
+
+
+def load_model(path: str, dtype: str | None, device: str) -> tuple[Transformer, Any]:
+    """The model and the tokenizer that a command was asked for."""
+    check_device(device)
     model = lsp.load(path, dtype=dtype, device=device)
     if (tokenizer := tokenizer_of(model)) is None:
         raise ValueError(f"Invalid model: expected a tokenizer in {model.source}, got none")
@@ -234,7 +239,16 @@ def decoding(
         "seed": seed,
         **loop,
     }
-    return Decoding(model, dtype, device, scheduler or "lsp", chosen, wants_chat(model, chat), arguments)
+    asked = Asked(settings_ or [], max_new_tokens, loop)
+    return Decoding(model, dtype, device, scheduler or "lsp", chosen, wants_chat(model, chat), arguments, asked)
+
+
+class Asked(NamedTuple):
+    """Options as they were given, for a command that hands them on: no defaults, settings as text."""
+
+    settings: list[str]
+    max_new_tokens: int | None
+    loop: dict[str, Any]
 
 
 class Decoding(NamedTuple):
@@ -247,6 +261,7 @@ class Decoding(NamedTuple):
     scheduler: Scheduler
     chat: bool
     arguments: dict[str, Any]
+    asked: Asked
 
     def inputs(self, texts: Sequence[str]) -> list[Any]:
         """The prompts, as chats if they go through the chat template."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-
-log = logging.getLogger(__name__)
+log = logging.getLogger("lm_eval.models.lsp")
 
 
 class Ranks:

@@ -63,7 +63,9 @@ class How(NamedTuple):
     temperature: float
 
 
-def how_asked(arguments: Mapping[str, Any], tokenizer: Any, max_new_tokens: int | None) -> How:
+def how_asked(
+    arguments: Mapping[str, Any], tokenizer: Any, max_new_tokens: int | None = None, more_stops: Sequence[str] = ()
+) -> How:
     """What a task's generation arguments ask for; `max_new_tokens` replaces theirs."""
     given = normalize_gen_kwargs(dict(arguments), LENGTH)
     temperature = float(given.get("temperature", 0.0))
@@ -73,7 +75,7 @@ def how_asked(arguments: Mapping[str, Any], tokenizer: Any, max_new_tokens: int 
     if unknown := [name for name in given if name not in known]:
         expected = f"{', '.join(GENERATION[:-1])} or {GENERATION[-1]}"
         raise ValueError(f"Invalid generation argument: expected {expected}, got {unknown[0]}")
-    stops = [stop for stop in given["until"] if stop]
+    stops = [stop for stop in (*given["until"], *more_stops) if stop]
     special = {stop: token for stop in stops if (token := _special(stop, tokenizer)) is not None}
     return How(
         max_new_tokens or as_integer("max_gen_toks", given["max_gen_toks"], 1),

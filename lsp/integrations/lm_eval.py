@@ -6,6 +6,7 @@ Processes that torchrun has started share the documents. What decoding cost is i
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import defaultdict
@@ -38,6 +39,8 @@ with needed_by("an evaluation"):
     from lm_eval.api.registry import register_model
     from tqdm import tqdm
 
+log = logging.getLogger("lm_eval.models.lsp")  # lm-eval shows what its own loggers say
+
 
 @register_model("lsp")
 class Harness(LM):
@@ -64,6 +67,8 @@ class Harness(LM):
         As in `lsp.load`.
     device : str, optional
         ``"cuda"`` is the GPU of this process. By default it, and without a GPU always the CPU.
+    stop : str or sequence of str
+        Texts that end an answer, besides those of the task.
     delimiters
         As in `lsp.tokens.delimiter_ids`.
     tokenizer : optional
@@ -84,6 +89,7 @@ class Harness(LM):
         seed: int = 0,
         dtype: str | None = None,
         revision: str | None = None,
+        stop: str | Sequence[str] = (),
         device: str | None = None,
         delimiters: Any = "text",
         tokenizer: Any = None,
@@ -108,7 +114,7 @@ class Harness(LM):
         self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
         if self.tokenizer is None:
             raise ValueError("Invalid pretrained: expected a folder with a tokenizer, got none")
-        self.delimiters = delimiters
+        self.stop, self.delimiters = [stop] if isinstance(stop, str) else list(stop), delimiters
         self._vocabularies: dict[tuple[int, ...], Vocabulary] = {}
         self._vocabulary(())  # wrong delimiters are noticed before the work
 
@@ -121,7 +127,7 @@ class Harness(LM):
         calls: dict[How, list[tuple[int, list[int], int]]] = defaultdict(list)
         for place, copy in sources.items():
             context, arguments = requests[place].args
-            how, ids = how_asked(arguments, self.tokenizer, self.max_new_tokens), self.tok_encode(context)
+            how, ids = how_asked(arguments, self.tokenizer, self.max_new_tokens, self.stop), self.tok_encode(context)
             self._check_length(requests[place], len(ids) + how.max_new_tokens)
             calls[how].append((place, ids, seed_of(self.seed, ids, copy) % 2**31))
         texts: dict[int, str] = {}
@@ -260,6 +266,10 @@ class Harness(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """What the results say of this model under ``config``: how it decoded, and what every document cost."""
+        counts = self.counts.summary()
+        for task, each in counts.items():
+            costs = ", ".join(f"{value:.1f} {name}" for name, value in each["mean"].items())
+            log.info("%s: %s on average over %d documents", task, costs, each["documents"])
         return {
             "lsp": {
                 "scheduler": repr(self.scheduler),
@@ -268,7 +278,7 @@ class Harness(LM):
                 "mc_num": self.mc_num,
                 "seed": self.seed,
                 "processes": self.world_size,
-                "counts": self.counts.summary(),
+                "counts": counts,
             }
         }
 

@@ -111,7 +111,7 @@ def humaneval_programs(answers: Sequence[Sequence[str]], docs: Sequence[Doc]) ->
 
 def _whole(doc: Doc, code: str) -> str:
     defines = re.search(rf"^def {re.escape(doc['entry_point'])}\b", code, re.MULTILINE)
-    return doc["prompt"] + ("\n" if defines else "") + code
+    return f"{doc['prompt']}\n{code}" if defines else f"{doc['prompt']}{code}"
 
 
 def mbpp_programs(answers: Sequence[Sequence[str]], docs: Sequence[Doc]) -> list[list[str]]:

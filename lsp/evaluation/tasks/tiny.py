@@ -10,9 +10,7 @@ from lsp.extras import needed_by
 from lsp.tiny import tasks
 
 
-def problems(
-    *, task: str, problems: int = 100, split: str = "test", problem_seed: int = 1, **_: Any
-) -> dict[str, Any]:
+def problems(*, task: str, problems: int = 100, split: str = "test", problem_seed: int = 1, **_: Any) -> dict[str, Any]:
     """Problems of a task, as `lsp compare` draws them; what else lm-eval hands over is for the model.
 
     ``--metadata problems=300`` and the like change the numbers.
