@@ -101,7 +101,7 @@ def _value(node: ast.expr) -> Fraction:
 def code_of(text: str) -> str:
     """The first block of code of an answer, without its fences; the whole answer if there is none."""
     block = re.search(r"```(?:\w+)?\n(.*?)(?:\n?```|$)", text, re.DOTALL)
-    return block[1] if block else text.partition("```")[0]
+    return block[1] if block else text
 
 
 def humaneval_programs(answers: Sequence[Sequence[str]], docs: Sequence[Doc]) -> list[list[str]]:
