@@ -10,7 +10,7 @@ import pytest
 from lsp.evaluation.counts import Cost, Counts
 from lsp.evaluation.tasks import judges
 
-PUZZLE = {"Puzzle": "3102200002100320", "Solution": "3142243142131324"}
+PUZZLE = {"puzzle": "3102200002100320", "solution": "3142243142131324"}
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def answered(doc: Doc, results: Sequence[str]) -> dict[str, float]:
 
 
 def as_grids(dataset: Any) -> Any:
-    """Puzzles as texts of 16 digits: read from CSV they are numbers, which do not begin with 0."""
-    return dataset.map(lambda doc: {name: str(doc[name]).zfill(16) for name in ("Puzzle", "Solution")})
+    """Puzzles as texts of 16 digits: columns of CSV are read as numbers, which do not begin with 0."""
+    return dataset.map(lambda doc: {name.lower(): str(doc[name]).zfill(16) for name in ("Puzzle", "Solution")})
 
 
 def sudoku(doc: Doc, results: Sequence[str]) -> dict[str, float]:
@@ -40,7 +40,7 @@ def sudoku(doc: Doc, results: Sequence[str]) -> dict[str, float]:
 
     Digits may be in groups. An answer without 16 digits from 1 to 4 side by side has no right cell.
     """
-    puzzle, solution = doc["Puzzle"], doc["Solution"]
+    puzzle, solution = doc["puzzle"], doc["solution"]
     grids = re.findall(r"(?<!\d)[1-4]{16}(?!\d)", re.sub(r"(?<=[1-4])[\s|,]+(?=[1-4])", "", results[0]))
     grid = grids[-1] if grids else "0" * 16
     empty = [i for i, cell in enumerate(puzzle) if cell == "0"]
