@@ -17,6 +17,7 @@ import lsp
 from lsp.cli import settings
 from lsp.decoding import Scheduler
 from lsp.models import Transformer
+from lsp.models.loading import as_device
 from lsp.prompts import tokenizer_of
 from lsp.tiny.tasks import REGION
 
@@ -142,11 +143,7 @@ Chat = Annotated[
 
 def check_device(device: str) -> None:
     """Refuses a device that is not here, before anything is loaded."""
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"Invalid device: expected one such as cpu, cuda or cuda:1, got {device!r}") from None
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    if as_device(device).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"Invalid device: expected cpu, as torch finds no GPU here, got {device!r}")
 
 

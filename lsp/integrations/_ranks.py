@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from lsp.models.loading import as_device
+
 log = logging.getLogger("lm_eval.models.lsp")
 
 
@@ -38,7 +40,7 @@ class Ranks:
 
     def device(self, asked: str | None) -> str:
         """The device of this process. lm-eval asks for ``cuda:0`` by default, also where there is no GPU."""
-        if asked is not None and torch.device(asked).type != "cuda":
+        if asked is not None and as_device(asked).type != "cuda":
             return asked
         if not torch.cuda.is_available():
             if asked is not None:

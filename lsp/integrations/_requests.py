@@ -86,9 +86,11 @@ def how_asked(
 
 
 def _special(stop: str, tokenizer: Any) -> int | None:
-    """The id of a stop that is one special token."""
-    ids = tokenizer(stop, add_special_tokens=False)["input_ids"]
-    return ids[0] if len(ids) == 1 and ids[0] in tokenizer.all_special_ids else None
+    """The id of a stop that is the name of a special token. (What a tokenizer does not know may become one too.)"""
+    ids: list[int] = tokenizer(stop, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1 or tokenizer.convert_ids_to_tokens(ids[0]) != stop:
+        return None
+    return None if tokenizer.decode(ids, skip_special_tokens=True) else ids[0]
 
 
 def as_batch_size(value: int | str) -> int:

@@ -20,7 +20,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
         tokenizer_object=byte_level(),
         eos_token="<|endoftext|>",
         mask_token="<|mask|>",
-        additional_special_tokens=["<|im_end|>"],
+        additional_special_tokens=["<|im_end|>", "<|turn|>"],
         chat_template="{% for m in messages %}[{{m.role}}]{{m.content}}{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% endif %}",
     )
