@@ -71,19 +71,17 @@ def evaluate(
 
 def model_arguments(how: o.Decoding, **more: Any) -> dict[str, Any]:
     """The arguments of the model as lm-eval takes them: plain values, which the results repeat."""
-    given = {
+    optional = {"dtype": how.dtype, "max_new_tokens": how.asked.max_new_tokens, "stop": how.arguments["stop"] or None}
+    return {
         "pretrained": how.model,
-        "dtype": how.dtype,
         "scheduler": how.name,
-        "max_new_tokens": how.asked.max_new_tokens,
         "seed": how.arguments["seed"],
-        "stop": how.arguments["stop"],
         "delimiters": how.arguments["delimiters"],
+        **{name: value for name, value in optional.items() if value is not None},
         **{name: value for name, value in how.asked.loop.items() if name != "temperature"},
         **dict(setting.split("=", 1) for setting in how.asked.settings),
         **more,
     }
-    return {name: value for name, value in given.items() if value not in (None, (), [])}
 
 
 def parsed(*arguments: str) -> Any:
