@@ -148,14 +148,19 @@ class Metric:
         return {"pass@1": 0.25}, {}
 
 
-@pytest.fixture(scope="module")
-def metric() -> Iterator[Metric]:
+@pytest.fixture
+def metric(monkeypatch: pytest.MonkeyPatch) -> Metric:
     import evaluate
 
-    stand_in, loads = Metric(), evaluate.load
-    evaluate.load = lambda name: stand_in
-    yield stand_in
-    evaluate.load = loads
+    stand_in = Metric()
+    monkeypatch.setattr(evaluate, "load", lambda name: stand_in)
+    monkeypatch.delitem(sys.modules, "lm_eval.tasks.humaneval.utils", raising=False)
+    return stand_in
+
+
+@pytest.fixture(autouse=True)
+def _no_metric_is_kept() -> Iterator[None]:
+    yield
     sys.modules.pop("lm_eval.tasks.humaneval.utils", None)
 
 
@@ -178,3 +183,20 @@ def test_programs_are_run_by_the_metric_of_lm_eval_and_only_with_consent(
         assert references == [f"{first['test']}\ncheck(has_close_elements)"]
     else:
         assert references == ["\n".join(first["test_list"])]
+
+
+@pytest.mark.parametrize("task", ["humaneval", "mbpp"])
+def test_without_the_metric_nothing_is_decoded_in_vain(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    import evaluate
+
+    def offline(name: str) -> None:
+        raise FileNotFoundError(f"no {name} here")
+
+    def answer(prompt: str) -> str:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(evaluate, "load", offline)
+    with pytest.raises(FileNotFoundError, match="no code_eval here"):
+        run(f"lsp_{task}", scripted(answer), folder, confirm_run_unsafe_code=True)
