@@ -65,6 +65,7 @@ def has_extension(wheel: Path) -> bool:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {"lsp_kernels/commit.py", "lsp_kernels/py.typed", "lsp/py.typed", "lsp_command.py"} <= {*names}
+    assert {f"lsp/evaluation/tasks/{path.name}" for path in (ROOT / "lsp/evaluation/tasks").glob("*.yaml")} <= {*names}
     return any("_C" in name for name in names)
 
 
