@@ -13,9 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lsp.decoding.canvas import check_prompts
+from lsp.generation import Generation, generate
 from lsp.models.protocol import Model
 from lsp_kernels.errors import as_integer
 
@@ -115,6 +117,22 @@ def log_likelihoods(
     return [Likelihood(value, int(passes), int(positions)) for value, passes, positions in totals]
 
 
+def decode_exactly(model: Model, pairs: Sequence[Pair], **arguments: Any) -> list[Generation]:
+    """As many tokens after each context as its continuation has, each pass committing the most confident one.
+
+    Every pass computes everything, and stops are tokens like any other. `arguments` are those of `lsp.generate`.
+    """
+    lengths: dict[int, list[int]] = defaultdict(list)
+    for number, (_, continuation) in enumerate(pairs):
+        lengths[len(continuation)].append(number)
+    out: dict[int, Generation] = {}
+    for length, numbers in lengths.items():
+        exact: dict[str, Any] = {"scheduler": "full", "cache": "none", "stop_early": False, "max_new_tokens": length}
+        contexts = [list(pairs[number][0]) for number in numbers]
+        out |= dict(zip(numbers, generate(model, contexts, **exact, **arguments), strict=True))
+    return [out[number] for number in range(len(pairs))]
+
+
 def draw_masks(length: int, count: int, rng: random.Random) -> np.ndarray:
     """Which of `length` tokens each of `count` draws masks, as booleans [count, length]."""
     first = rng.randint(1, length)
@@ -177,4 +195,4 @@ def _cross_entropy(model: Model, hidden: Tensor, rows: Tensor, truth: Tensor) ->
     return torch.cat(out)
 
 
-__all__ = ["MC_NUM", "Likelihood", "log_likelihoods"]
+__all__ = ["MC_NUM", "Likelihood", "decode_exactly", "log_likelihoods"]

@@ -18,19 +18,18 @@ import torch
 from torch import Tensor
 
 import lsp
-from lsp import tokens
 from lsp.cli import settings
 from lsp.decoding.options import NAMES as LOOP_OPTIONS
 from lsp.evaluation.counts import Cost, Counts
-from lsp.evaluation.likelihood import MC_NUM, Pair, log_likelihoods, seed_of
+from lsp.evaluation.likelihood import MC_NUM, decode_exactly, log_likelihoods, seed_of
 from lsp.extras import needed_by
 from lsp.generation import Generation
 from lsp.integrations._ranks import Ranks
 from lsp.integrations._requests import How, as_batch_size, how_asked, in_text, with_padding, without_padding
+from lsp.integrations._words import Words
 from lsp.models import adapt
 from lsp.models.templates import render
 from lsp.prompts import tokenizer_of
-from lsp_kernels import Vocabulary
 from lsp_kernels.errors import as_integer
 
 with needed_by("an evaluation"):
@@ -114,9 +113,8 @@ class Harness(LM):
         self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
         if self.tokenizer is None:
             raise ValueError("Invalid pretrained: expected a folder with a tokenizer, got none")
-        self.stop, self.delimiters = [stop] if isinstance(stop, str) else list(stop), delimiters
-        self._vocabularies: dict[tuple[int, ...], Vocabulary] = {}
-        self._vocabulary(())  # wrong delimiters are noticed before the work
+        self.stop = [stop] if isinstance(stop, str) else list(stop)
+        self.words = Words(self.tokenizer, self.model, delimiters)
 
     # What lm-eval asks
 
@@ -127,7 +125,7 @@ class Harness(LM):
         calls: dict[How, list[tuple[int, list[int], int]]] = defaultdict(list)
         for place, copy in sources.items():
             context, arguments = requests[place].args
-            how, ids = how_asked(arguments, self.tokenizer, self.max_new_tokens, self.stop), self.tok_encode(context)
+            how, ids = how_asked(arguments, self.tokenizer, self.max_new_tokens, self.stop), self.words.encode(context)
             self._check_length(requests[place], len(ids) + how.max_new_tokens)
             calls[how].append((place, ids, seed_of(self.seed, ids, copy) % 2**31))
         texts: dict[int, str] = {}
@@ -142,7 +140,7 @@ class Harness(LM):
         """LLaDA's estimate for each continuation, and whether decoding token by token gives it."""
         self.counts.begin("loglikelihood")
         sources = without_padding(requests)
-        pairs = [self._encode_pair(*requests[place].args) for place in sources]
+        pairs = [self.words.encode_pair(*requests[place].args) for place in sources]
         for place, (context, continuation) in zip(sources, pairs, strict=True):
             self._check_length(requests[place], len(context) + len(continuation))
         estimates = log_likelihoods(
@@ -153,12 +151,15 @@ class Harness(LM):
             batch_size=self.batch_size,
             progress=self._bar(len(pairs), disable_tqdm),
         )
-        greedy = self._greedy(pairs)
+        greedy: list[Generation] = []
+        if self.check_greedy:
+            words = {"tokenizer": self.tokenizer, "vocabulary": self.words.vocabulary()}
+            greedy = decode_exactly(self.model, pairs, batch_size=self.batch_size, **words)
         answers: dict[int, tuple[float, bool]] = {}
         for number, (place, copy) in enumerate(sources.items()):
-            continuation, estimate, decoded = pairs[number][1], estimates[number], greedy.get(number)
-            answers[place] = estimate.value, decoded is not None and decoded.tokens == continuation
-            self._count(requests[place], copy, len(continuation), estimate, *([decoded] if decoded else ()))
+            continuation, checks = pairs[number][1], greedy[number : number + 1]
+            answers[place] = estimates[number].value, any(check.tokens == continuation for check in checks)
+            self._count(requests[place], copy, len(continuation), estimates[number], *checks)
         return with_padding(requests, answers)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -168,19 +169,7 @@ class Harness(LM):
             "continuation, not that of each token after those before it"
         )
 
-    # Text
-
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
-        """The ids of a text. One that begins with the first special token already, as chats may, gets no second."""
-        if add_special_tokens is None:
-            first = self.tokenizer.bos_token
-            add_special_tokens = not (first and string.startswith(first))
-        return list(self.tokenizer(string, add_special_tokens=add_special_tokens)["input_ids"])
-
-    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Context and continuation; spaces between them belong to the continuation, as in lm-eval."""
-        whole, first = self.tok_encode(context + continuation), self.tok_encode(context.rstrip())
-        return first, whole[len(first) :]
+    # Chats
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A chat as text; without `add_generation_prompt` the last message is the beginning of the answer."""
@@ -201,7 +190,7 @@ class Harness(LM):
             self.model,
             prompts,
             tokenizer=self.tokenizer,
-            vocabulary=self._vocabulary(how.stop_ids),
+            vocabulary=self.words.vocabulary(how.stop_ids),
             scheduler=self.scheduler,
             max_new_tokens=how.max_new_tokens,
             stop=how.stops,
@@ -210,37 +199,6 @@ class Harness(LM):
             progress=self._may_show(quiet),
             **{**self.loop, "temperature": how.temperature},
         )
-
-    def _greedy(self, pairs: Sequence[Pair]) -> dict[int, Generation]:
-        """Every continuation decoded exactly: in each pass the most confident token, with stops like any other."""
-        lengths: dict[int, list[int]] = defaultdict(list)
-        for number, (_, continuation) in enumerate(pairs if self.check_greedy else ()):
-            lengths[len(continuation)].append(number)
-        out: dict[int, Generation] = {}
-        for length, numbers in lengths.items():
-            found = lsp.generate(
-                self.model,
-                [pairs[number][0] for number in numbers],
-                tokenizer=self.tokenizer,
-                vocabulary=self._vocabulary(()),
-                scheduler="full",
-                max_new_tokens=length,
-                batch_size=self.batch_size,
-                cache="none",
-                stop_early=False,
-            )
-            out |= dict(zip(numbers, found, strict=True))
-        return out
-
-    def _vocabulary(self, stops: tuple[int, ...]) -> Vocabulary:
-        """The vocabulary with these stops beside its own."""
-        if stops not in self._vocabularies:
-            config = self.model.config
-            own = [token for token in tokens.stop_ids(self.tokenizer, config) if token < config.vocab_size]
-            self._vocabularies[stops] = tokens.vocabulary(
-                self.tokenizer, config, delimiters=self.delimiters, stops=[*own, *stops], device=self.model.device
-            )
-        return self._vocabularies[stops]
 
     def _check_length(self, request: Instance, length: int) -> None:
         most = self.model.config.max_length

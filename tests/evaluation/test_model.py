@@ -220,8 +220,8 @@ def test_the_counts_of_a_likelihood_are_its_draws_and_the_check(model: Any) -> N
     bare = Harness(model, check_greedy=False, mc_num=200)
     bare.loglikelihood(requests)
     assert counted(bare)["doc_id"] == [0]
-    sizes = [len(bare._encode_pair(*request.args)[1]) for request in requests]
-    first = len(bare._encode_pair(*requests[0].args)[0])
+    sizes = [len(bare.words.encode_pair(*request.args)[1]) for request in requests]
+    first = len(bare.words.encode_pair(*requests[0].args)[0])
     draws = [2**size - 1 for size in sizes]
     assert counted(bare)["tokens"] == [sum(sizes)]
     assert counted(bare)["passes"] == [sum(draws)]
@@ -296,7 +296,7 @@ def test_a_text_that_begins_with_the_first_token_gets_no_second_one() -> None:
     pieces = [("<|im_end|>", words.bos_token_id)]
     words.backend_tokenizer.post_processor = TemplateProcessing(single="<|im_end|> $A", special_tokens=pieces)
     once = [words.bos_token_id, *words("Hello", add_special_tokens=False)["input_ids"]]
-    assert harness.tok_encode("Hello") == harness.tok_encode("<|im_end|>Hello") == once
+    assert harness.words.encode("Hello") == harness.words.encode("<|im_end|>Hello") == once
 
 
 # Arguments
