@@ -8,7 +8,7 @@ PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-fuzz test-install test-notebook test-targets wheel hub bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-targets wheel hub bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -33,6 +33,10 @@ test-abuse: $(READY) ## try bad inputs of every kind and write into docs/verific
 
 test-browser: $(READY) ## open the trace page in a headless browser
 	$(BIN)/python -m pytest -m browser -rs tests/browser
+
+test-eval: export OMP_WAIT_POLICY = PASSIVE
+test-eval: $(READY) $(VENV)/.eval ## install lm-evaluation-harness and run its tasks with our model (minutes)
+	$(BIN)/python -m pytest -m evaluation -rs tests/evaluation tests/test_docs.py
 
 test-fuzz: $(READY) ## call the raw operators with random operands between guard pages (minutes; COUNT=100000 per instruction set)
 	LSP_FUZZ=$(or $(COUNT),100000) $(BIN)/python -m pytest tests/kernels/test_fuzz.py
@@ -72,6 +76,10 @@ $(VENV)/.packages: requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q "$$(grep '^torch==' requirements-dev.txt)"
 	$(BIN)/python -m pip install -q -r requirements-dev.txt
+	touch $@
+
+$(VENV)/.eval: requirements-eval.txt $(VENV)/.packages
+	$(BIN)/python -m pip install -q -r requirements-eval.txt -c requirements-dev.txt
 	touch $@
 
 $(VENV)/.wheel-tools: .ci/requirements-wheel.txt $(VENV)/.packages

@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skips["targets"] = "takes minutes: make test-targets"
     if "browser" not in config.getoption("-m"):
         skips["browser"] = "starts a browser: make test-browser"
+    if "evaluation" not in config.getoption("-m"):
+        skips["evaluation"] = "needs lm-eval: make test-eval"
     for item in items:
         abuse.area_of(item)  # a wrong area is noticed here
         for marker, reason in skips.items():

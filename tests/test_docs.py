@@ -27,8 +27,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS = [*PAGES, *ROOT.glob("CONTRIBUTING.md")]
 SCRIPTS = sorted((ROOT / "docs/examples").glob("*.py"))
 BLOCK = re.compile(r"```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+NEEDS_LM_EVAL = re.compile(r"^ *(import|from) lm_eval\b", re.MULTILINE)
 BLOCKS = [
-    pytest.param(textwrap.dedent(block), id=f"{path.name}-{i}")
+    pytest.param(
+        textwrap.dedent(block),
+        id=f"{path.name}-{i}",
+        marks=[pytest.mark.evaluation] if NEEDS_LM_EVAL.search(block) else [],
+    )
     for path in DOCUMENTS
     for i, block in enumerate(BLOCK.findall(path.read_text("utf-8")))
 ]

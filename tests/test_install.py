@@ -65,6 +65,7 @@ def has_extension(wheel: Path) -> bool:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {"lsp_kernels/commit.py", "lsp_kernels/py.typed", "lsp/py.typed", "lsp_command.py"} <= {*names}
+    assert {f"lsp/evaluation/tasks/{path.name}" for path in (ROOT / "lsp/evaluation/tasks").glob("*.yaml")} <= {*names}
     return any("_C" in name for name in names)
 
 
@@ -125,6 +126,7 @@ def test_the_first_lines_of_the_readme_name_the_extra() -> None:
 
 
 COMMAND = "sys.argv = ['lsp', 'generate', 'x', '--max-new-tokens', '2']; import lsp_command; lsp_command.main()"
+EVAL = "sys.argv = ['lsp', 'eval', '--tasks', 'lsp_tiny_code']; import lsp_command; lsp_command.main()"
 MISSING = {  # a package that is not installed and code that needs it: the last line on stderr, before the extra
     ("numpy", "import lsp"): "ModuleNotFoundError: lsp needs numpy",
     ("numpy", "import lsp.tracing"): "ModuleNotFoundError: lsp needs numpy",
@@ -139,6 +141,7 @@ MISSING = {  # a package that is not installed and code that needs it: the last 
     ("matplotlib", "from lsp.evaluation.plot import plot; plot([], 'x.svg')"): (
         "ModuleNotFoundError: a plot needs matplotlib"
     ),
+    ("lm_eval", EVAL): "lsp: error: lsp eval needs lm_eval",
     ("numpy", COMMAND): "lsp: error: lsp needs numpy",
     ("typer", COMMAND): "lsp: error: the lsp command needs typer",
     ("rich", COMMAND): "lsp: error: the lsp command needs rich",
@@ -180,11 +183,11 @@ def test_a_missing_package_is_one_sentence_that_names_the_extra(
     said: dict[tuple[str, str], tuple[int, str]], case: tuple[str, str]
 ) -> None:
     status, text = said[case]
-    extra = "plots" if case[0] == "matplotlib" else "lsp"
+    extra = {"matplotlib": "plots", "lm_eval": "eval"}.get(case[0], "lsp")
     assert text.splitlines()[-1:] == [f"{MISSING[case]}: pip install 'lsp-kernels[{extra}]'"], text
     assert status == 1
     assert "During handling" not in text
-    assert case[1] != COMMAND or "Traceback" not in text
+    assert case[1] not in (COMMAND, EVAL) or "Traceback" not in text
 
 
 # What serves

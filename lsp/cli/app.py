@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lsp.cli import compare, demo, generate, info, trace, tune
+from lsp.cli import eval as evaluation
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -52,5 +53,8 @@ app.command(short_help="Continue prompts.")(generate.generate)
 app.command(short_help="Write down every step of decoding, as a page or as JSON lines.")(trace.trace)
 app.command(short_help="The paper's tables: what every scheduler solves and costs.")(compare.compare)
 app.command(short_help="Every scheduler on a grid of options: the frontier of accuracy and cost.")(tune.tune)
+app.command("eval", short_help="Run tasks of lm-evaluation-harness.", context_settings=evaluation.PASSES_ON)(
+    evaluation.evaluate
+)
 app.command(short_help="Solve held-out problems under several schedulers and compare them.")(demo.demo)
 app.command(short_help="Backends here, the embedded model, schedulers and their settings.")(info.info)

@@ -17,6 +17,7 @@ import lsp
 from lsp.cli import settings
 from lsp.decoding import Scheduler
 from lsp.models import Transformer
+from lsp.models.loading import as_device
 from lsp.prompts import tokenizer_of
 from lsp.tiny.tasks import REGION
 
@@ -140,15 +141,16 @@ Chat = Annotated[
 ]
 
 
+def check_device(device: str) -> None:
+    """Refuses a device that is not here, before anything is loaded."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(as_device(device).type, True):
+        raise ValueError(f"Invalid device: expected cpu, as torch finds no GPU here, got {device!r}")
+
+
 def load_model(path: str, dtype: str | None, device: str) -> tuple[Transformer, Any]:
     """The model and the tokenizer that a command was asked for."""
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"Invalid device: expected one such as cpu, cuda, cuda:1 or mps, got {device!r}") from None
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(torch.device(device).type, True):
-        raise ValueError(f"Invalid device: expected cpu, as torch finds no GPU here, got {device!r}")
+    check_device(device)
     model = lsp.load(path, dtype=dtype, device=device)
     if (tokenizer := tokenizer_of(model)) is None:
         raise ValueError(f"Invalid model: expected a tokenizer in {model.source}, got none")
@@ -235,7 +237,16 @@ def decoding(
         "seed": seed,
         **loop,
     }
-    return Decoding(model, dtype, device, scheduler or "lsp", chosen, wants_chat(model, chat), arguments)
+    asked = Asked(settings_ or [], max_new_tokens, loop)
+    return Decoding(model, dtype, device, scheduler or "lsp", chosen, wants_chat(model, chat), arguments, asked)
+
+
+class Asked(NamedTuple):
+    """Options as they were given, for a command that hands them on: no defaults, settings as text."""
+
+    settings: list[str]
+    max_new_tokens: int | None
+    loop: dict[str, Any]
 
 
 class Decoding(NamedTuple):
@@ -248,6 +259,7 @@ class Decoding(NamedTuple):
     scheduler: Scheduler
     chat: bool
     arguments: dict[str, Any]
+    asked: Asked
 
     def inputs(self, texts: Sequence[str]) -> list[Any]:
         """The prompts, as chats if they go through the chat template."""

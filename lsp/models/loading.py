@@ -265,6 +265,14 @@ def as_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
     return found
 
 
+def as_device(value: str) -> torch.device:
+    """A device by its name."""
+    try:
+        return torch.device(value)
+    except RuntimeError:
+        raise ValueError(f"Invalid device: expected one such as cpu, cuda or cuda:1, got {value!r}") from None
+
+
 def as_bytes(size: int | str) -> int:
     """A number of bytes, also from a string such as "5GB"."""
     units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

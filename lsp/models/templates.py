@@ -30,19 +30,21 @@ _children: dict[int, Child] = {}  # by the process that it serves: a fork must n
 _one_at_a_time = threading.Lock()
 
 
-def render(tokenizer: Any, chat: Sequence[dict[str, str]]) -> str:
+def render(tokenizer: Any, chat: Sequence[dict[str, str]], *, continued: bool = False) -> str:
     """A chat as the text of a prompt, with the opening of the answer.
 
-    A tokenizer of transformers is asked for its template. Any other has its own ``apply_chat_template``.
+    If it is to be `continued`, the last message is the beginning of the answer and stays open. A tokenizer of
+    transformers is asked for its template. Any other has its own ``apply_chat_template``.
     """
+    ending = {"continue_final_message": True} if continued else {"add_generation_prompt": True}
     if not _is_of_transformers(tokenizer):
-        text: str = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        text: str = tokenizer.apply_chat_template(chat, tokenize=False, **ending)
         return text
     template = tokenizer.get_chat_template()
     if not isinstance(template, str):
         raise ValueError(f"Invalid chat template: expected text, got {template!r}")
     with _one_at_a_time:
-        answer = _ask({"chat_template": template, "conversations": [chat], **tokenizer.special_tokens_map})
+        answer = _ask({"chat_template": template, "conversations": [chat], **ending, **tokenizer.special_tokens_map})
     if "error" in answer:
         raise ValueError(f"Invalid chat for this model's template: {answer['error']}")
     return answer["text"]
@@ -91,7 +93,7 @@ def _serve() -> None:
         if hasattr(signal, "alarm"):
             signal.alarm(SECONDS)  # nobody catches it: the child ends, also if its parent has ended before
         try:
-            (text,), _ = render_jinja_template(add_generation_prompt=True, **json.loads(line))
+            (text,), _ = render_jinja_template(**json.loads(line))
             long = f"expected at most {CHARACTERS} characters, got {len(text)}"
             answer = {"error": long} if len(text) > CHARACTERS else {"text": text}
         except MemoryError:

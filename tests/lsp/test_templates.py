@@ -45,6 +45,14 @@ def test_the_text_is_that_of_transformers(tokenizer: Any, name: str) -> None:
     assert encode(CHAT, tokenizer) == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
+def test_an_answer_that_has_begun_stays_open(tokenizer: Any) -> None:
+    tokenizer.chat_template = USUAL["plain"]
+    begun = [*CHAT, {"role": "assistant", "content": "It is"}]
+    text = tokenizer.apply_chat_template(begun, tokenize=False, continue_final_message=True)
+    assert render(tokenizer, begun, continued=True) == text
+    assert text.endswith("It is")
+
+
 HOSTILE = {
     "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "loops inside a call": "{{ range(99999) | map('string') | map('list') | list | length }}" * 1000,
