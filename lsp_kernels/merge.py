@@ -65,7 +65,7 @@ def merge_token_stats(parts: Sequence[TokenStats]) -> TokenStats:
 
 
 def _joined_entropy(weights: Tensor, entropies: Tensor) -> Tensor:
-    """The entropy of all ids from the log-weights and entropies of the shards: of the choice of a shard and within it."""
+    """The entropy of all ids, from the log-weight and the entropy of each shard."""
     p = weights.softmax(0)
     among: Tensor = torch.special.entr(p).sum(0)
     return (among + (p * widest(entropies)).masked_fill(p == 0, 0.0).sum(0)).float()

@@ -3,7 +3,8 @@
 `fast_dllm` and `dinfer` replace the softmax of a step by one read of the logits, with the same results. `llada`,
 `dream` and `dinfer` bring the longest stable prefix into loops that were written for something else. `d2cache`,
 `accel_eval` and `parallel_bench` bring it into suites that compare decoders, `dllm_plugin` into vLLM's plugin.
-`transformers` brings the prefix cache into models of transformers; it imports that package, and so it has to be imported by itself.
+`transformers` brings the prefix cache into models of that package, `lm_eval` a model into lm-evaluation-harness; these
+two import the other package, and so they have to be imported by themselves.
 """
 
 from lsp.integrations import (

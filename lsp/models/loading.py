@@ -270,7 +270,7 @@ def as_device(value: str) -> torch.device:
     try:
         return torch.device(value)
     except RuntimeError:
-        raise ValueError(f"Invalid device: expected one such as cpu, cuda or cuda:1, got {value!r}") from None
+        raise ValueError(f"Invalid device: expected one such as cpu, cuda, cuda:1 or mps, got {value!r}") from None
 
 
 def as_bytes(size: int | str) -> int:

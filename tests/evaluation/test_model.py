@@ -328,7 +328,7 @@ def test_a_text_that_begins_with_the_first_token_gets_no_second_one() -> None:
             "pretrained=tiny,trust_remote_code=True",
             "Invalid setting 'trust_remote_code=True' of lsp: expected name=value",
         ),
-        ("pretrained=tiny,device=gpu", "Invalid device: expected one such as cpu, cuda or cuda:1, got 'gpu'"),
+        ("pretrained=tiny,device=gpu", "Invalid device: expected one such as cpu, cuda, cuda:1 or mps, got 'gpu'"),
         ("pretrained=./nowhere", "nowhere"),
     ],
 )
