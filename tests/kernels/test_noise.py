@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -185,10 +186,7 @@ def test_shards_draw_what_the_whole_draws(backend, wrap: Callable[[Any], Any]) -
     server, logits, noise = wrap(backend), torch.randn(7, 3001), Noise(0.8, 3, torch.arange(7))
     whole = server.token_stats(logits, noise=noise, entropy=True)
     borders = [0, 1, 514, 1031, 3001]
-    parts = [
-        server.token_stats(logits[:, a:b], noise=noise, entropy=True, id_offset=a)
-        for a, b in zip(borders, borders[1:], strict=False)
-    ]
+    parts = [server.token_stats(logits[:, a:b], noise=noise, entropy=True, id_offset=a) for a, b in pairwise(borders)]
     merged = merge_token_stats(parts)
     for name in ("tokens", "top1", "top2", "clean"):
         same(getattr(merged, name), getattr(whole, name))
