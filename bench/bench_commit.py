@@ -115,7 +115,7 @@ def bench_token_stats(benchmark, report: Report, rows: int, size: int, dtype: to
 
 @pytest.mark.parametrize("kind", ["peaked", "flat"])
 def bench_noise(benchmark, report: Report, kind: str) -> None:
-    """Noise on given logits, where greedy is a bare read: of peaked rows nearly everything is passed by, of flat ones less."""
+    """Noise on given logits, where greedy is a bare read: of peaked rows nearly everything is passed by."""
     logits = torch.randn(ROWS, SIZE)
     if kind == "peaked":
         logits[:, SIZE // 2] = 40
