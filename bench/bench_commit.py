@@ -10,7 +10,7 @@ from bench.limits import read_bytes
 from bench.ratios import Contender, Report, interleave, on_threads, repeated
 from bench.sizes import sized
 from bench.support import COMPILER, DTYPES, RULE, all_scored, softmax_confidence, vocabulary_of
-from lsp_kernels import PrefixRule, TokenStats, commit_prefix, reference, token_stats
+from lsp_kernels import Noise, PrefixRule, TokenStats, commit_prefix, reference, token_stats
 
 SHAPES = sized([(256, 126464), (64, 152064)], tiny=[(8, 700)])
 SHAPES = [pytest.param(rows, size, id=f"{rows}x{size}") for rows, size in SHAPES]
@@ -111,6 +111,25 @@ def bench_token_stats(benchmark, report: Report, rows: int, size: int, dtype: to
     if dtype == torch.float32:
         report.target(f"token_stats {case} / limit", times["ours"] / times["limit"], at_most=1.4)
     benchmark.pedantic(token_stats, args=(logits,), rounds=5)
+
+
+@pytest.mark.parametrize("kind", ["peaked", "flat"])
+def bench_noise(benchmark, report: Report, kind: str) -> None:
+    """Noise on given logits, where greedy is a bare read: of peaked rows nearly everything is passed by."""
+    logits = torch.randn(ROWS, SIZE)
+    if kind == "peaked":
+        logits[:, SIZE // 2] = 40
+    noise = Noise(1.0, 5, torch.arange(ROWS))
+    contenders = {
+        "greedy": lambda: token_stats(logits),
+        "noise": lambda: token_stats(logits, noise=noise),
+        "entropy": lambda: token_stats(logits, entropy=True),
+        "noise and entropy": lambda: token_stats(logits, noise=noise, entropy=True),
+    }
+    times = interleave(contenders)
+    cells = {name: f"{times[name] / times['greedy']:.2f}" for name in contenders}
+    report.add("token_stats: time as a multiple of greedy", f"{kind} rows, {ROWS}x{SIZE} float32", cells)
+    benchmark.pedantic(contenders["noise"], rounds=3)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

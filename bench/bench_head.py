@@ -12,7 +12,7 @@ from bench.memory import MEASURABLE, peak_of
 from bench.ratios import Report, interleave
 from bench.sizes import sized
 from bench.support import DTYPES, RULE, all_scored, softmax_confidence, vocabulary_of
-from lsp_kernels import commit_prefix, linear_commit_prefix, linear_token_stats, token_stats
+from lsp_kernels import Noise, commit_prefix, linear_commit_prefix, linear_token_stats, token_stats
 
 SIZE, TILE = sized((126464, 2048), tiny=(700, 128))
 ROWS = sized([1, 16, 64, 256, 1024], tiny=[1, 20])
@@ -39,10 +39,13 @@ def bench_linear_commit_prefix(benchmark, report: Report, rows: int, d: int, dty
     sure = commit_prefix(logits, **arguments).margins > 1e-3
     assert torch.equal(ours().tokens[sure], commit_prefix(logits, **arguments).tokens[sure])
     del logits
+    noise = Noise(1.0, 5, torch.arange(rows))
     contenders = {
         "F.linear": lambda: F.linear(hidden, weight),
         "ours": ours,
+        "with noise": lambda: linear_commit_prefix(hidden, weight, noise=noise, **arguments),
         "with log-odds": lambda: linear_token_stats(hidden, weight),
+        "with entropy": lambda: linear_token_stats(hidden, weight, entropy=True),
         "+ commit_prefix": lambda: commit_prefix(F.linear(hidden, weight), **arguments),
         "+ topk(2)": lambda: torch.topk(F.linear(hidden, weight), 2, dim=-1),
         "tiles": lambda: tiled(hidden, weight),
@@ -55,6 +58,7 @@ def bench_linear_commit_prefix(benchmark, report: Report, rows: int, d: int, dty
     cells = {"F.linear": f"{times['F.linear'] * 1e3:.1f} ms"}
     cells |= {name: f"{seconds / times['F.linear']:.2f}" for name, seconds in times.items() if name != "F.linear"}
     report.add("linear_commit_prefix: time of each as a multiple of F.linear alone", case, cells)
+    report.target(f"head {case}, noise / greedy", times["with noise"] / times["ours"], at_most=1.5)
     if rows == 1:
         report.target(f"head {case} / reading the weight", times["ours"] / times["read"], at_most=1.3)
     elif d == 1024 and (most := MOST[dtype].get(rows)):

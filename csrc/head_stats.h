@@ -8,10 +8,11 @@ inline Vec splat_bits(int32_t x) {
   return splat(out);
 }
 
-// What is known of the rows in the lanes of one vector. `most`, `sum` and `tilt` are those of Rest. Without noise `clean` is
-// `first` and `most` is `second`.
+// What is known of the rows in the lanes of one vector. `sum` and `tilt` are those of Rest relative to `base`, which the
+// largest logit but the best exceeds by at most RISE. Without noise `clean` is `first`.
+constexpr float RISE = 8;
 struct State {
-  Vec first, second, token, nan, clean, most, sum, tilt;
+  Vec first, second, token, nan, clean, base, sum, tilt;
 
   static constexpr int PARTS = 8;
   static State load_from(const float* p, int64_t rows) {
@@ -20,7 +21,7 @@ struct State {
   }
   void store_to(float* p, int64_t rows) const {
     store(p, first), store(p + rows, second), store(p + 2 * rows, token), store(p + 3 * rows, nan);
-    store(p + 4 * rows, clean), store(p + 5 * rows, most), store(p + 6 * rows, sum), store(p + 7 * rows, tilt);
+    store(p + 4 * rows, clean), store(p + 5 * rows, base), store(p + 6 * rows, sum), store(p + 7 * rows, tilt);
   }
 };
 
@@ -29,19 +30,23 @@ inline Vec below(Vec x, Vec base) {
   return choose(equal(x, base), splat(0.0f), larger(sub(x, base), splat(-87.0f)));
 }
 
-// Adds the weight of four ids that are not the best to sums relative to `before`, which become relative to state.most.
+// Adds the weight of four ids that are not the best. The base changes seldom, because every change rounds the sums.
 template <bool TILT>
-inline void add_weights(State& state, const Vec (&losers)[4], Vec before) {
-  const Vec nothing = splat(-INFINITY), base = choose(equal(state.most, nothing), splat(0.0f), state.most);
-  Vec x[4], w[4];
-  if (bits(above(state.most, before)) != 0) {
-    const Vec shift = below(before, state.most);
+inline void add_weights(State& state, const Vec (&losers)[4]) {
+  const Vec nothing = splat(-INFINITY), before = state.base;
+  Vec x[4], w[4], high = nothing;
+  for (const Vec& loser : losers) high = larger(loser, high);
+  const Mask rises = above(high, add(before, splat(RISE)));
+  if (bits(rises) != 0) {
+    state.base = choose(rises, high, before);
+    const Vec shift = below(before, state.base);
     for (Vec& each : w) each = shift;
     exp(w);
-    const Vec carry = choose(equal(before, state.most), splat(1.0f), w[0]);
+    const Vec carry = choose(rises, w[0], splat(1.0f));
     if (TILT) state.tilt = mul(carry, fma(shift, state.sum, state.tilt));
     state.sum = mul(carry, state.sum);
   }
+  const Vec base = choose(equal(state.base, nothing), splat(0.0f), state.base);
   for (int k = 0; k < 4; ++k) w[k] = x[k] = below(losers[k], base);
   exp(w);
   state.sum = add(state.sum, add(add(w[0], w[1]), add(w[2], w[3])));
@@ -52,7 +57,6 @@ inline void add_weights(State& state, const Vec (&losers)[4], Vec before) {
 template <Want WANT, bool NOISE>
 inline void add_four(State& state, const Vec (&z)[4], const Vec (&y)[4], int64_t id) {
   Vec losers[4];
-  const Vec before = NOISE ? state.most : state.second;
 #pragma GCC unroll 4
   for (int k = 0; k < 4; ++k) {
     const Mask better = above(y[k], state.first);
@@ -63,23 +67,14 @@ inline void add_four(State& state, const Vec (&z)[4], const Vec (&y)[4], int64_t
     state.first = larger(y[k], state.first);
     state.token = choose(better, splat_bits(int32_t(id + k)), state.token);
   }
-  if (WANT == Want::top2) return;
-  if (NOISE) {
-    for (const Vec& loser : losers) state.most = larger(loser, state.most);
-  } else {
-    state.most = state.second;
-  }
-  add_weights<WANT == Want::entropy>(state, losers, before);
+  if (WANT != Want::top2) add_weights<WANT == Want::entropy>(state, losers);
 }
 
 // Adds four ids of which none is among the two largest.
 template <Want WANT>
 inline void add_losers(State& state, const Vec (&z)[4]) {
   for (const Vec& each : z) state.nan = choose(unordered(each, each), splat(1.0f), state.nan);
-  if (WANT == Want::top2) return;
-  const Vec before = state.most;
-  for (const Vec& each : z) state.most = larger(each, state.most);
-  add_weights<WANT == Want::entropy>(state, z, before);
+  if (WANT != Want::top2) add_weights<WANT == Want::entropy>(state, z);
 }
 
 // What the noise of the rows in the lanes of one vector is made of.
@@ -182,7 +177,7 @@ struct Stats {
       std::memcpy(&token, p + 2 * padded, 4);
       const bool found = p[0] > -INFINITY;
       out[row] = {p[0], p[padded], p[3 * padded] != 0, found ? token : scoring.suppressed.lowest, NOISE ? p[4 * padded] : p[0],
-                  {NOISE ? p[5 * padded] : p[padded], p[6 * padded], p[7 * padded]}};
+                  {p[5 * padded], p[6 * padded], p[7 * padded]}};
     }
   }
 };

@@ -320,7 +320,7 @@ inline float sum_lanes(Vec x) {
   return out;
 }
 
-// e^x in place for four vectors of x <= 0, relative error below 4e-6; x below -87 counts as -87. Four vectors go through
+// e^x in place for four vectors of x <= 80, relative error below 4e-6; x below -87 counts as -87. Four vectors go through
 // each stage together, because one alone is a chain of instructions that wait for each other.
 inline void exp(Vec (&x)[4]) {
   const Vec log2e = splat(1.44269504f), shift = splat(0x1.8p23f), lowest = splat(-87.0f);

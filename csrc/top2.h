@@ -42,7 +42,8 @@ void with_want(Want want, const F& f) {
 
 inline double exp_of_difference(float a, float b) { return a == b ? 1.0 : std::exp(double(a) - double(b)); }
 
-// The weight of some ids: the largest logit, and the sums of e^(z - most) and of e^(z - most) (z - most).
+// The weight of some ids: the sums of e^(z - most) and of e^(z - most) (z - most), where `most` is the largest logit z or not
+// far below it, and -inf only if all are.
 struct Rest {
   float most = -INFINITY;
   double sum = 0, tilt = 0;

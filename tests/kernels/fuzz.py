@@ -167,7 +167,12 @@ class Fuzz:
             values += [r.choice([0, -1, 2**63 - 1]), place, r.choice([0, 0x3F800000, 0x70000000])]
         if values and self.chance(self.wrong / 3):
             values[-1] = r.choice([0x7FC00000, 0x7F800000, -1, 2**62])
-        return self.maybe(self.tensor([*rows, 3], torch.int64, values))
+        if self.chance(self.wrong):
+            return self.maybe(self.tensor([*rows, 3], torch.int64))
+        table = torch.frombuffer(between_guards(8 * max(len(values), 1), True), dtype=torch.int64)[: len(values)]
+        for i, value in enumerate(values):
+            table[i] = value
+        return self.maybe(table.view(*rows, 3))
 
     def token_stats(self) -> list[Any]:
         vocabulary = self.random.choice([1, 2, 63, 64, 511, 512, 513, 2000])

@@ -1,4 +1,4 @@
-"""The noise is right for the first and the last integers, where a float32 uniform would have no digits left.
+"""The noise of the first and the last integers is right, where a float32 uniform would have no digits left.
 
 No operation gives these integers, so the header that all C++ operations use is compiled by itself.
 """
