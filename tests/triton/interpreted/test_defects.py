@@ -314,7 +314,7 @@ DEFECTS = [
     Defect("suppressed id wins", "top2", 'tl.where((flags & SUPPRESSED) != 0, float("-inf"), x)', "x + 0 * flags",
            ("suppressed",)),
     Defect("suppressed ids at the end of a group missed", "top2",
-           " | tl.load(flags_ptr + st + 4 * BLOCK - 1)", "", ("suppressed",)),
+           " | tl.load(flags_ptr + st + N * BLOCK - 1)", "", ("suppressed",)),
     Defect("suppressed ids at the start of a group missed", "top2",
            "tl.load(flags_ptr + st) | tl.load", "tl.load", ("suppressed",)),
     Defect("falling borders leave tickets", "rows", "b = tl.where(before > BIG, batch, before.to(tl.int32))",
