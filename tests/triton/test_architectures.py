@@ -43,7 +43,8 @@ def operands(name: str) -> list[Any]:
     known = {
         "logits": floats, "margins": floats[:, 0], "tokens": floats[:, 0].long(), "lowest": 0, "q": tokens,
         "k": tokens, "v": tokens, "k_cache": cache, "v_cache": cache.clone(), "cu_seqlens": ints(0, 2, 6),
-        "prefix_lens": ints(1, 5), "scale": 1.0, "out": tokens.clone(),
+        "prefix_lens": ints(1, 5), "scale": 1.0, "out": tokens.clone(), "id_offset": 0,
+        "entropy": False, "log_odds": False,
     } | dict(zip(("alpha_ppm", "beta_ppm", "min_length", "window", "floor", "snap", "keep"),
                  PrefixRule(snap=False).arguments, strict=True))  # fmt: skip
     schema = getattr(torch.ops.lsp, name).default._schema
