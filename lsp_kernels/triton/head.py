@@ -224,11 +224,10 @@ def head_commit_kernel(
             tl.store(top1_ptr + row, v1 + 0.0, mask=m_m)
             if REST:
                 tl.store(log_odds_ptr + row, log_odds_of(clean, high, v2, total, others), mask=m_m)
-            publish(WAIT)
             select_complete(
                 b, m_m, ticket_ptr, token_ptr, margin_ptr, length_ptr, finished_ptr, flags_ptr, cu_ptr, active_ptr,
                 starts_ptr, batch, length, rows, vocabulary, alpha, beta, min_length, window, floor, HAS_FLOOR, SNAP,
-                KEEP, CHUNK,
+                KEEP, CHUNK, WAIT,
             )  # fmt: skip
 
 
@@ -236,7 +235,7 @@ def head_commit_kernel(
 def select_complete(
     b, m_m, ticket_ptr, token_ptr, margin_ptr, length_ptr, finished_ptr, flags_ptr, cu_ptr, active_ptr, starts_ptr,
     batch, length, rows, vocabulary, alpha, beta, min_length, window, floor, HAS_FLOOR: tl.constexpr,
-    SNAP: tl.constexpr, KEEP: tl.constexpr, CHUNK: tl.constexpr,
+    SNAP: tl.constexpr, KEEP: tl.constexpr, CHUNK: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """Takes the tickets of the sequences `b` of a tile's rows, and applies the rule to those that are complete."""
     for i_b in range(tl.min(b, 0), tl.max(tl.where(m_m, b, 0), 0) + 1):
@@ -245,6 +244,7 @@ def select_complete(
             first, n, scored = scored_at(
                 i_b, cu_ptr, active_ptr, starts_ptr, batch, length, rows, alpha, beta, min_length, HAS_FLOOR
             )
+            publish(WAIT)
             if tl.atomic_add(ticket_ptr + i_b, here, sem="acq_rel", scope="gpu") == scored - here:
                 chosen, finished = select(
                     margin_ptr + first, token_ptr + first, 1, 1, n, scored, flags_ptr, vocabulary, alpha, beta,
