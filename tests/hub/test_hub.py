@@ -122,11 +122,13 @@ def test_the_page_names_this_version_and_no_placeholder(folder: Path) -> None:
 
 def test_an_old_loader_finds_the_same_names_one_folder_deeper(variant: tuple[Path, dict, str]) -> None:
     path, metadata, backend = variant
+    loaded = loader.load(path.parents[1], backend)
     inside = importlib.util.spec_from_file_location(f"old_{metadata['id']}", path / "lsp_kernels/__init__.py")
     module = importlib.util.module_from_spec(inside)
     inside.loader.exec_module(module)
     assert module.__all__ == lsp_kernels.__all__
-    assert module.commit_prefix is loader.load(path.parents[1], backend).commit_prefix
+    assert module.commit_prefix is loaded.commit_prefix
+    assert sys.modules[metadata["id"]] is loaded
 
 
 KERNEL_TESTS = [
