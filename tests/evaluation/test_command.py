@@ -210,7 +210,10 @@ def test_defaults_are_those_of_the_model_and_of_the_tasks(asked: Callable[..., A
         (["--limit", "3"], "Missing option '--tasks'"),
         (["--tasks", "lsp_tiny_code", "--set", "q=1"], "Invalid setting 'q=1' of lsp: expected name=value with"),
         (["--tasks", "lsp_tiny_code", "--batch-size", "0"], "--batch-size"),
-        (["--tasks", "lsp_tiny_code", "--device", "gpu"], "Invalid device: expected one such as cpu, cuda, cuda:1 or mps"),
+        (
+            ["--tasks", "lsp_tiny_code", "--device", "gpu"],
+            "Invalid device: expected one such as cpu, cuda, cuda:1 or mps",
+        ),
         (["--tasks", "lsp_tiny_code", "--log_samples"], "Specify --output_path if providing --log_samples"),
     ],
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import lsp_kernels
 from lsp_kernels import Noise, PrefixRule, Vocabulary
-from tests.kernels.by_identity import ByIdentity
+from tests.head_cases import ByIdentity, check_products, factors
 from tests.strategies import DTYPES, CommitCase, cases
 from tests.support import OPERATORS, check_commit, check_stats, examples, ints, same
 
@@ -27,27 +27,6 @@ def test_commit_agrees_with_the_enumeration_of_thresholds(backend, case: CommitC
 @given(case=cases(most=10, finite=True), entropy=st.booleans())
 def test_stats_agree_with_the_definition(backend, case: CommitCase, entropy: bool) -> None:
     check_stats(ByIdentity(backend), case, entropy=entropy)
-
-
-def factors(rows: int, size: int, ids: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(n, size, generator=generator).to(dtype) for n in (rows, ids))
-
-
-def check_products(stats: lsp_kernels.TokenStats, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-    """Every result is that of exact logits, but for the error that the docstring states."""
-    logits = hidden.double() @ weight.double().T + (0 if bias is None else bias.double())
-    bound = hidden.size(-1) * 2**-23 * hidden.double().norm(dim=-1, keepdim=True) * weight.double().norm(dim=-1)
-    worst = (bound + (0 if bias is None else 2**-23 * logits.abs())).amax(-1)  # adding the bias rounds once more
-    top = logits.topk(2)
-    for got, expected in ((stats.top1, top.values[..., 0]), (stats.top2, top.values[..., 1])):
-        assert ((got.double() - expected).abs() <= worst + 1e-30).all()
-    sure = top.values[..., 0] - top.values[..., 1] > 2 * worst
-    assert (stats.tokens == top.indices[..., 0])[sure].all()
-    others = logits.scatter(-1, stats.tokens[..., None], -math.inf)
-    chosen = logits.gather(-1, stats.tokens[..., None])[..., 0]
-    odds = (chosen - others.logsumexp(-1)).clamp(max=80)
-    assert ((stats.log_odds.double() - odds).abs() <= 2 * worst + 2e-5).all()
 
 
 @examples(60)

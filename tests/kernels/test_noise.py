@@ -17,7 +17,7 @@ import lsp_kernels
 from lsp_kernels import Noise, PrefixRule, Vocabulary, merge_token_stats
 from lsp_kernels.reference import noise as definition
 from tests import oracle
-from tests.kernels.by_identity import ByIdentity
+from tests.head_cases import ByIdentity
 from tests.strategies import DTYPES, CommitCase, cases
 from tests.support import check_noisy_commit, check_noisy_stats, examples, same
 
