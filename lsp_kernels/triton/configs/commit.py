@@ -58,8 +58,8 @@ class CommitConfig:
 Table = dict[torch.dtype, CommitConfig]
 
 
-def _nvidia(maxnreg: int) -> Table:
-    return dict.fromkeys(DTYPES, CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96, maxnreg_more=128, fast=True))
+def _nvidia(maxnreg: int, more: int = 128) -> Table:
+    return dict.fromkeys(DTYPES, CommitConfig(maxnreg=maxnreg, maxnreg_unaligned=96, maxnreg_more=more, fast=True))
 
 
 # Waves of 64 lanes: with 16-bit dtypes it takes 4096 ids to give each lane 128 bits.
@@ -70,7 +70,8 @@ _AMD = dict.fromkeys(CDNA, _CDNA) | dict.fromkeys(RDNA, _RDNA)
 # With 80 registers, three programs of 8 warps fit a processor, with 128 two. token_stats, which sums exponentials,
 # needs more of them on the two newest architectures.
 COMMIT: dict[str, Table] = {name: _nvidia(80) for name in NVIDIA} | _AMD
-STATS: dict[str, Table] = {name: _nvidia(96 if name in ("sm_100", "sm_120") else 80) for name in NVIDIA} | _AMD
+STATS: dict[str, Table] = {name: _nvidia(80) for name in NVIDIA} | _AMD
+STATS |= {"sm_100": _nvidia(96), "sm_120": _nvidia(96, more=160)}
 # select_prefix reads no logits: one program per sequence, with a thread for every row of a chunk.
 SELECT: dict[str, CommitConfig] = dict.fromkeys((*NVIDIA, *CDNA, *RDNA), CommitConfig())
 

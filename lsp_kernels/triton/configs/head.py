@@ -65,19 +65,23 @@ CHUNK = 64  # sequences or rows of the rule that a program looks at at once
 Tile = HeadConfig
 _AMPERE = [Tile(16, 128, 64, 4, 4), Tile(32, 128, 64, 4, 3), Tile(64, 128, 64, 8, 3), Tile(128, 128, 32, 8, 3)]
 _AMPERE_NOISE = [Tile(16, 128, 64, 4, 4), Tile(32, 64, 64, 8, 3), Tile(64, 64, 64, 8, 3)]
-# No tile of sm_100 has 2 stages, for the reason given in `attention`.
 _HOPPER = [Tile(16, 128, 128, 4, 4), Tile(32, 128, 128, 4, 3), Tile(64, 128, 64, 4, 5), Tile(128, 128, 64, 8, 5)]
 _HOPPER_NOISE = [Tile(16, 128, 128, 4, 4), Tile(32, 64, 64, 4, 4), Tile(64, 64, 64, 8, 4)]
+# No tile of sm_100 has 2 stages, for the reason given in `attention`. Some of the others would spill there.
+_BLACKWELL = [Tile(16, 128, 128, 4, 4), Tile(32, 128, 64, 4, 3), *_HOPPER[2:]]
+_BLACKWELL_NOISE = [Tile(16, 64, 128, 4, 4), *_HOPPER_NOISE[1:]]
 _CDNA = [Tile(16, 128, 64, 4, 2), Tile(32, 128, 64, 4, 2), Tile(64, 128, 64, 8, 2), Tile(128, 128, 32, 8, 2)]
 _CDNA_NOISE = [Tile(16, 128, 64, 4, 2), Tile(32, 64, 64, 4, 2), Tile(64, 64, 64, 8, 2)]
-_RDNA = [Tile(16, 128, 64, 4, 2), Tile(32, 64, 64, 4, 2), Tile(64, 128, 64, 8, 2), Tile(128, 128, 32, 8, 2)]
-_RDNA_NOISE = [Tile(16, 64, 64, 4, 2), Tile(32, 64, 64, 4, 2), Tile(64, 64, 64, 8, 2)]
+# With 8 warps stores are still in flight at a barrier here, so there are no larger tiles.
+_RDNA = [Tile(16, 128, 64, 4, 2), Tile(32, 64, 64, 4, 2)]
+_RDNA_NOISE = [Tile(16, 64, 64, 4, 2), Tile(32, 64, 64, 4, 2)]
 # float32 products are exact (IEEE), which only the tensor cores of gfx9 can do; elsewhere the tiles are small.
 _FLOAT32 = [Tile(16, 64, 32), Tile(32, 64, 32)]
 _FLOAT32_NOISE = [Tile(16, 64, 32), Tile(32, 32, 32)]
 _TILES: dict[str, tuple[list[Tile], list[Tile]]] = {
     **dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_120"), (_AMPERE, _AMPERE_NOISE)),
-    **dict.fromkeys(("sm_90", "sm_100"), (_HOPPER, _HOPPER_NOISE)),
+    "sm_90": (_HOPPER, _HOPPER_NOISE),
+    "sm_100": (_BLACKWELL, _BLACKWELL_NOISE),
     **dict.fromkeys(CDNA, (_CDNA, _CDNA_NOISE)),
     **dict.fromkeys(RDNA, (_RDNA, _RDNA_NOISE)),
 }
