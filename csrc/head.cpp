@@ -58,7 +58,7 @@ struct Rows {
       places.push_back(data_of<T>(operands.hidden) + row.offset);
       if (operands.noise.data) noise.push_back(operands.noise.row(row.out));
     }
-    if (size > WHOLE) return;
+    if (!one_chunk(count, size)) return;
     packed.reset(new float[Blocks::packed_size(count, size)]);
     parallel_tasks((count + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, ROWS_AT_ONCE * size, [&](int64_t task) {
       const int64_t row = task * ROWS_AT_ONCE, here = std::min(ROWS_AT_ONCE, count - row);
@@ -77,8 +77,8 @@ struct Rows {
             begin,
             end};
   }
-  Scoring scoring(const Operands& operands, int64_t row) const {
-    return {operands.suppressed, noise.empty() ? nullptr : noise.data() + row, operands.id_offset};
+  Scoring scoring(const Operands& operands, int64_t row, Want want) const {
+    return {operands.suppressed, noise.empty() ? nullptr : noise.data() + row, operands.id_offset, want};
   }
 
   int64_t count, size;
@@ -87,50 +87,60 @@ struct Rows {
   std::unique_ptr<float[]> packed;
 };
 
-template <class Blocks, Want WANT, bool NOISE, class T, class Results>
-void score_rows(const Operands& operands, const std::vector<Row>& rows, const Results& results) {
-  constexpr bool REST = WANT != Want::top2;
+// What a range of the vocabulary says of a row, in as few bytes as the sums need, which were made in float32.
+struct Found {
+  float first, second, clean, most, sum, tilt;
+  int32_t token;
+  bool nan;
+
+  Found() = default;
+  explicit Found(const Top2& x)
+      : first(x.first), second(x.second), clean(x.clean), most(x.rest.most), sum(float(x.rest.sum)), tilt(float(x.rest.tilt)),
+        token(int32_t(x.token)), nan(x.nan) {}
+  Top2 whole() const { return {first, second, nan, token, clean, {most, sum, tilt}}; }
+};
+
+// The two largest logits of each row, and the weight of the others if it is wanted.
+template <class Blocks, class T>
+std::vector<Top2> score_rows(const Operands& operands, const std::vector<Row>& rows, Want want) {
   const Rows<Blocks, T> hidden(operands, rows);
   const int64_t count = hidden.count, size = hidden.size, vocabulary = operands.weight.size(0);
   const int64_t grains = (vocabulary + GRAIN_OF_IDS - 1) / GRAIN_OF_IDS;
-  const int64_t length = (grains + RANGES - 1) / RANGES * GRAIN_OF_IDS, at_once = ids_of(size);
+  const int64_t length = (grains + RANGES - 1) / RANGES * GRAIN_OF_IDS, at_once = hidden.packed ? 2048 : 6 * IDS;
   const int64_t ranges = (vocabulary + length - 1) / length, blocks = (count + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
-  std::vector<Top2> found(ranges * count);
+  const auto join = want == Want::top2 ? merge<false> : merge<true>;
+  std::unique_ptr<Found[]> found(new Found[ranges * count]);
 
   // The tasks of a range follow each other, so that its weights may still be in the cache.
   parallel_tasks(ranges * blocks, length * size * std::min(count, ROWS_AT_ONCE), [&](int64_t task) {
     static thread_local std::unique_ptr<HeadMemory> memory(new HeadMemory);
     const int64_t range = task / blocks, row = task % blocks * ROWS_AT_ONCE, here = std::min(ROWS_AT_ONCE, count - row);
     const int64_t end = std::min(vocabulary, (range + 1) * length);
-    Top2 part[ROWS_AT_ONCE];
+    Top2 whole[ROWS_AT_ONCE], part[ROWS_AT_ONCE];
     for (int64_t id = range * length; id < end; id += at_once) {
+      const bool first = id == range * length;
       const Product<T> product = hidden.product(operands, row, id, std::min(end, id + at_once));
-      Blocks::template run<WANT, NOISE>(product, hidden.scoring(operands, row), *memory, part);
-      for (int64_t r = 0; r < here; ++r) {
-        Top2& whole = found[range * count + row + r];
-        if (id == range * length) whole = part[r];
-        else merge<REST>(whole, part[r]);
-      }
+      Blocks::run(product, hidden.scoring(operands, row, want), *memory, first ? whole : part);
+      for (int64_t r = 0; !first && r < here; ++r) join(whole[r], part[r]);
     }
+    for (int64_t r = 0; r < here; ++r) found[range * count + row + r] = Found(whole[r]);
   });
+  std::vector<Top2> out;
   for (int64_t r = 0; r < count; ++r) {
-    Top2 row = found[r];
-    for (int64_t range = 1; range < ranges; ++range) merge<REST>(row, found[range * count + r]);
-    results.write(rows[r].out, row);
+    out.push_back(found[r].whole());
+    for (int64_t range = 1; range < ranges; ++range) join(out[r], found[range * count + r].whole());
   }
+  return out;
 }
 
 template <class Results>
 void score(const Operands& operands, const std::vector<Row>& rows, Want want, const Results& results) {
+  std::vector<Top2> found;
   on_current_isa([&](auto blocks) {
-    with_dtype("hidden", operands.hidden, [&](auto zero) {
-      with_want(want, [&](auto constant) {
-        constexpr Want WANT = decltype(constant)::value;
-        if (operands.noise.data) return score_rows<decltype(blocks), WANT, true, decltype(zero)>(operands, rows, results);
-        score_rows<decltype(blocks), WANT, false, decltype(zero)>(operands, rows, results);
-      });
-    });
+    with_dtype("hidden", operands.hidden,
+               [&](auto zero) { found = score_rows<decltype(blocks), decltype(zero)>(operands, rows, want); });
   });
+  for (size_t r = 0; r < rows.size(); ++r) results.write(rows[r].out, found[r]);
 }
 
 SixTensors linear_token_stats(Tensor hidden, Tensor weight, MaybeTensor bias, MaybeTensor flags, MaybeTensor suppress,

@@ -14,12 +14,11 @@ constexpr int64_t GRAIN_OF_IDS = 512;  // a range of the vocabulary is a multipl
 // A logit is a sum of sums of DEPTH products: so many values of a panel of rows and of a tile of ids fit the L1 cache.
 constexpr int64_t DEPTH = 256;
 
-// Rows are put side by side in chunks of the hidden size. One of up to WHOLE is one chunk, which all tasks share, and logits
-// are turned into statistics IDS at a time. A larger one has several chunks; each task makes them for itself, one after the
-// other, and keeps its logits so far, so that memory stays small.
-constexpr int64_t WHOLE = 1024, CHUNK = 512, IDS = 48;
-inline int64_t chunk_of(int64_t size) { return size <= WHOLE ? size : CHUNK; }
-inline int64_t ids_of(int64_t size) { return size <= WHOLE ? 2048 : 512; }
+// Rows are put side by side in chunks of the hidden size. If they are small, they are one chunk, which all tasks share, and
+// logits are turned into statistics IDS at a time. Else there are several chunks; each task makes them for itself, one after
+// the other, and keeps its logits so far, so that memory stays small.
+constexpr int64_t CHUNK = 256, IDS = 48;
+inline bool one_chunk(int64_t count, int64_t size) { return size <= 1024 || count * size <= 1 << 16; }
 
 template <class T>
 struct Product {
@@ -38,6 +37,7 @@ struct Scoring {
   const Suppressed& suppressed;
   const RowNoise* noise;  // per row, or nullptr
   int64_t id_offset;      // the noise of an id is that of id_offset + id
+  Want want;
 };
 
 // The memory of one thread. It is kept from call to call.

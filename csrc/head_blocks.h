@@ -12,7 +12,7 @@ constexpr int VECS = 2;  // vectors of a panel of rows: tile * vectors accumulat
 constexpr int TILE = LSP_ISA_BITS == 512 ? 12 : LSP_ISA_BITS ? 6 : 2;  // ids at once, for a full panel
 constexpr int TALL = LSP_ISA_BITS ? 12 : 2;                            // for a panel of one vector
 constexpr int WIDTH = VECS * LANES;
-constexpr int FEW = 4;                                   // rows for which ids are in the lanes,
+constexpr int FEW = LSP_ISA_BITS ? 4 : 1;                // rows for which ids are in the lanes,
 constexpr int GROUPS = LSP_ISA_BITS == 512 ? 3 : 2;      // and vectors of ids then
 constexpr int64_t STRETCH = 64;  // factors between two prefetches
 static_assert(IDS % TILE == 0 && IDS % TALL == 0 && IDS % (GROUPS * LANES) == 0 && IDS % 4 == 0);
@@ -23,12 +23,13 @@ template <class T>
 struct Head {
   using F = Factor<T>;
   static constexpr int64_t PER_FACTOR = std::is_same_v<F, Pair> ? 2 : 1;
+  static constexpr int FACTORS_PER_LANE = PER_LANE<T> / PER_FACTOR;
   static constexpr int64_t STRIDE = DEPTH / PER_FACTOR;  // from id to id in copies of weights
   static constexpr int64_t LINE = 64 / sizeof(T);        // values of a cache line
   const Product<T>& task;
   HeadMemory& memory;
   const int64_t padded = padded_rows(task.count);
-  const int64_t chunk = chunk_of(task.size);
+  const int64_t chunk = task.packed ? task.size : CHUNK;
   // Ids at once: with a single panel few, so that whole rows of the weight are read one after the other; with more panels so
   // many that a panel is used often while it is in the L1 cache.
   const int64_t step = task.count <= FEW ? GROUPS * LANES : padded < WIDTH ? TALL : padded == WIDTH ? TILE : IDS;
@@ -147,14 +148,15 @@ struct Head {
       if (next) prefetch_rows<2>(next + k, task.stride, GROUPS * LANES, LINE);
 #pragma GCC unroll 4
       for (int g = 0; g < GROUPS; ++g) {
-        for (int64_t part = k; part < k + LINE; part += LANES * PER_FACTOR) {
+        for (int64_t part = k; part < k + LINE; part += LANES * PER_LANE<T>) {
           Vec w[LANES];
-          for (int i = 0; i < LANES; ++i) w[i] = load_factors(weight_of(id + g * LANES + i, begin + part), F());
+          for (int i = 0; i < LANES; ++i) w[i] = load_lanes(weight_of(id + g * LANES + i, begin + part));
           transpose(w);
           const F* hidden = panel + part / PER_FACTOR * LANES;
 #pragma GCC unroll 16
           for (int i = 0; i < LANES; ++i)
-            for (int r = 0; r < R; ++r) sum[g][r] = fma(splat(hidden + i * LANES + r), factors_in(w[i], F()), sum[g][r]);
+            for (int j = 0; j < FACTORS_PER_LANE; ++j, hidden += LANES)
+              for (int r = 0; r < R; ++r) sum[g][r] = fma(splat(hidden + r), factor_in(w[i], j, task.weight, F()), sum[g][r]);
         }
       }
     }
@@ -207,8 +209,7 @@ struct Head {
     }
   }
 
-  template <class Statistics>
-  void run(const Statistics& stats) const {
+  void run(const Stats& stats) const {
     const int64_t kept = task.packed ? IDS : task.end - task.begin;
     memory.hidden.resize(task.packed ? 0 : padded * (chunk + 1));
     memory.weights.resize(IDS * DEPTH);
@@ -227,9 +228,9 @@ struct Head {
 };
 
 struct Blocks {
-  template <Want WANT, bool NOISE, class T>
+  template <class T>
   static void run(const Product<T>& task, const Scoring& scoring, HeadMemory& memory, Top2* out) {
-    const Stats<WANT, NOISE> stats{scoring, memory, task.count, padded_rows(task.count)};
+    const Stats stats{scoring, memory, task.count, padded_rows(task.count)};
     stats.begin();
     Head<T>{task, memory}.run(stats);
     stats.finish(out);

@@ -108,7 +108,6 @@ inline Vec most_noise(Ints x) {
 }
 
 // The statistics of the rows of a task, from the logits of a few ids at a time.
-template <Want WANT, bool NOISE>
 struct Stats {
   const Scoring& scoring;
   HeadMemory& memory;
@@ -117,7 +116,7 @@ struct Stats {
   void begin() const {
     memory.state.assign(State::PARTS * padded, 0.0f);
     for (int part : {0, 1, 4, 5}) std::fill_n(memory.state.data() + part * padded, padded, -INFINITY);
-    if (!NOISE) return;
+    if (!scoring.noise) return;
     memory.keys.assign(Keys::PARTS * padded, 0);
     for (int64_t row = 0; row < count; ++row) {
       const RowNoise& noise = scoring.noise[row];
@@ -129,6 +128,7 @@ struct Stats {
   }
 
   // Four ids whose noise is that of one group of four, or fewer: the others are -inf.
+  template <Want WANT>
   void add_noisy(State& state, const Keys& keys, const Vec (&z)[4], int64_t id) const {
     Ints integers[4];
     random_integers(keys, uint32_t((scoring.id_offset + id) / 4), integers);
@@ -143,6 +143,14 @@ struct Stats {
 
   // Adds the logits [ids][padded] of ids from `id` on, each plus its bias.
   void add_logits(int64_t id, int64_t ids, const float* logits, const float* bias) const {
+    with_want(scoring.want, [&](auto want) {
+      constexpr Want WANT = decltype(want)::value;
+      return scoring.noise ? add_wanted<WANT, true>(id, ids, logits, bias) : add_wanted<WANT, false>(id, ids, logits, bias);
+    });
+  }
+
+  template <Want WANT, bool NOISE>
+  void add_wanted(int64_t id, int64_t ids, const float* logits, const float* bias) const {
     const int64_t shift = NOISE ? (scoring.id_offset + id) % 4 : 0;  // groups of four have their own border
     bool hidden[IDS + 8];
     for (int64_t i = 0; i < IDS + 8; ++i) hidden[i] = i < shift || i >= ids + shift || is_suppressed(id + i - shift);
@@ -156,7 +164,7 @@ struct Stats {
         for (int k = 0; k < 4; ++k)
           z[k] = hidden[i + k] ? splat(-INFINITY) : add(load(logits + (i + k - shift) * padded + row), splat(bias[i + k - shift]));
         if constexpr (NOISE) {
-          add_noisy(state, keys, z, id + i - shift);
+          add_noisy<WANT>(state, keys, z, id + i - shift);
         } else {
           add_four<WANT, false>(state, z, z, id + i);
         }
@@ -176,7 +184,7 @@ struct Stats {
       int32_t token;
       std::memcpy(&token, p + 2 * padded, 4);
       const bool found = p[0] > -INFINITY;
-      out[row] = {p[0], p[padded], p[3 * padded] != 0, found ? token : scoring.suppressed.lowest, NOISE ? p[4 * padded] : p[0],
+      out[row] = {p[0], p[padded], p[3 * padded] != 0, found ? token : scoring.suppressed.lowest, scoring.noise ? p[4 * padded] : p[0],
                   {p[5 * padded], p[6 * padded], p[7 * padded]}};
     }
   }

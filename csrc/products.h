@@ -4,17 +4,26 @@
 using Pair = uint32_t;  // two bfloat16
 #if LSP_ISA_PAIRS
 inline __m512bh load(const Pair* p) { return (__m512bh)_mm512_loadu_si512(p); }
-inline __m512bh factors_in(Vec x, Pair) { return (__m512bh)_mm512_castps_si512(x); }
 inline __m512bh splat(const Pair* p) { return (__m512bh)_mm512_set1_epi32(int(*p)); }
 // both products of every pair, added to one float32
 inline Vec fma(__m512bh a, __m512bh b, Vec c) { return _mm512_dpbf16_ps(c, a, b); }
 #endif
 inline Vec splat(const float* p) { return splat(*p); }
-// A vector of factors as transpose takes it, and back.
+// A vector of values as transpose takes it: a lane has one value, or two of bfloat16, which are cheaper to move in pairs.
 template <class T>
-inline Vec load_factors(const T* p, float) { return load(p); }
-inline Vec load_factors(const BFloat16* p, Pair) { return load(reinterpret_cast<const float*>(p)); }
-inline Vec factors_in(Vec x, float) { return x; }
+inline Vec load_lanes(const T* p) { return load(p); }
+inline Vec load_lanes(const BFloat16* p) { return load(reinterpret_cast<const float*>(p)); }
+template <class T>
+constexpr int PER_LANE = std::is_same_v<T, BFloat16> ? 2 : 1;
+// Of the values in such a lane, the one that is number k as a factor.
+template <class T>
+inline Vec factor_in(Vec x, int k, const T*, float) {
+  if constexpr (PER_LANE<T> == 1) return x;
+  return float_bits(k ? both(int_bits(x), splat_int(0xffff0000)) : shift_left(int_bits(x), 16));
+}
+#if LSP_ISA_PAIRS
+inline __m512bh factor_in(Vec x, int, const BFloat16*, Pair) { return (__m512bh)_mm512_castps_si512(x); }
+#endif
 
 // Calls f(n), 1 <= n <= MOST, with n as a compile-time constant.
 template <int MOST, class F>

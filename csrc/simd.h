@@ -77,6 +77,7 @@ inline Vec from_signed(Ints x) { return _mm512_cvtepi32_ps(x); }
 inline Ints both(Ints a, Ints b) { return _mm512_and_si512(a, b); }
 inline Ints any(Ints a, Ints b) { return _mm512_or_si512(a, b); }
 inline Ints flip(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
+inline Ints shift_left(Ints x, int count) { return _mm512_slli_epi32(x, count); }
 inline Ints shift_right(Ints x, int count) { return _mm512_srli_epi32(x, count); }
 inline Ints sign_of(Ints x) { return _mm512_srai_epi32(x, 31); }
 inline Mask negative(Ints x) { return _mm512_cmplt_epi32_mask(x, _mm512_setzero_si512()); }
@@ -163,6 +164,7 @@ inline Vec from_signed(Ints x) { return _mm256_cvtepi32_ps(x); }
 inline Ints both(Ints a, Ints b) { return _mm256_and_si256(a, b); }
 inline Ints any(Ints a, Ints b) { return _mm256_or_si256(a, b); }
 inline Ints flip(Ints a, Ints b) { return _mm256_xor_si256(a, b); }
+inline Ints shift_left(Ints x, int count) { return _mm256_slli_epi32(x, count); }
 inline Ints shift_right(Ints x, int count) { return _mm256_srli_epi32(x, count); }
 inline Ints sign_of(Ints x) { return _mm256_srai_epi32(x, 31); }
 inline Mask negative(Ints x) { return _mm256_castsi256_ps(x); }  // a Mask is the sign bit of each lane
@@ -271,6 +273,7 @@ inline Vec from_signed(Ints x) { return each([&](int i) { return float(int32_t(x
 inline Ints both(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] & b.lane[i]; }); }
 inline Ints any(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] | b.lane[i]; }); }
 inline Ints flip(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] ^ b.lane[i]; }); }
+inline Ints shift_left(Ints x, int count) { return each_int([&](int i) { return x.lane[i] << count; }); }
 inline Ints shift_right(Ints x, int count) { return each_int([&](int i) { return x.lane[i] >> count; }); }
 inline Ints sign_of(Ints x) { return each_int([&](int i) { return 0u - (x.lane[i] >> 31); }); }
 inline Mask negative(Ints x) { return where([&](int i) { return x.lane[i] >> 31 != 0; }); }

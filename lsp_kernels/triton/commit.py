@@ -35,7 +35,7 @@ __all__ = ["commit_kernel", "commit_prefix", "select_kernel", "select_prefix", "
 @triton.jit(
     do_not_specialize=[
         "x_ptr", "s_batch", "s_row", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr", "noise_ptr", "length_ptr",
-        "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "log_odds_ptr", "value_ptr", "id_ptr", "ticket_ptr",
+        "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "log_odds_ptr", "value_ptr", "ticket_ptr",
         "batch", "rows", "length", "per_sequence", "slots", "vocabulary", "tiles", "lowest", "others", "alpha", "beta",
         "min_length", "window",
     ]
@@ -56,7 +56,6 @@ def commit_kernel(
     top1_ptr,
     log_odds_ptr,
     value_ptr,
-    id_ptr,
     ticket_ptr,
     batch,
     rows,
@@ -133,12 +132,12 @@ def commit_kernel(
             last = True
             if SPLITS > 1:
                 plane = slots.to(tl.int64) * SPLITS
-                publish_split(found, i_p, value_ptr, id_ptr, plane, NOISE, REST, False)
+                publish_split(found, i_p, value_ptr, plane, NOISE, REST, False)
                 publish(WAIT)
                 last = tl.atomic_add(ticket_ptr + batch + slot, 1, sem="acq_rel", scope="gpu") == SPLITS - 1
             if last:
                 if SPLITS > 1:
-                    found = merge_splits(slot, value_ptr, id_ptr, plane, NOISE, REST, False, SPLITS)
+                    found = merge_splits(slot, value_ptr, plane, NOISE, REST, False, SPLITS)
                     tl.store(ticket_ptr + batch + slot, 0)
                 v1, i1, v2, clean, high, total, _spread = found
                 tl.store(token_ptr + row, tl.where(v1 == float("-inf"), lowest, i1).to(tl.int64))
@@ -326,7 +325,7 @@ def commit_prefix(
     slots = commit_slots(logits, cu_rows, n_active, rule_of(*rule))
     launch = Launch(COMMIT, logits, flags, slots.likely, splits, noise is not None or log_odds)
     needed = planes(noise is not None, log_odds, False)
-    values, ids, tickets = launch.workspace(partials, tickets, slots.count, needed, batch)
+    values, tickets = launch.workspace(partials, tickets, slots.count, needed, batch)
     numbers, options = rule_options(*rule)
     commit_kernel[(slots.count * launch.splits + batch,)](
         logits,
@@ -344,7 +343,6 @@ def commit_prefix(
         top1,
         odds if log_odds else None,
         values,
-        ids,
         tickets,
         batch,
         rows,

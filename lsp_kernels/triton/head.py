@@ -42,7 +42,7 @@ from .tiles import (
 @triton.jit(
     do_not_specialize=[
         "bias_ptr", "s_batch", "s_row", "s_w", "flags_ptr", "noise_ptr", "token_ptr", "top1_ptr", "top2_ptr",
-        "log_odds_ptr", "entropy_ptr", "clean_ptr", "value_ptr", "id_ptr", "ticket_ptr", "rows", "length",
+        "log_odds_ptr", "entropy_ptr", "clean_ptr", "value_ptr", "ticket_ptr", "rows", "length",
         "vocabulary", "lowest", "others", "id_offset",
     ]
 )  # fmt: skip
@@ -62,14 +62,13 @@ def head_stats_kernel(
     entropy_ptr,
     clean_ptr,
     value_ptr,
-    id_ptr,
     ticket_ptr,
     rows,
     length,
     vocabulary,
     lowest,
     others,
-    id_offset: tl.int64,
+    id_offset,
     D: tl.constexpr,
     HIDDEN: tl.constexpr,
     ALIGNED: tl.constexpr,
@@ -103,12 +102,11 @@ def head_stats_kernel(
         )  # fmt: skip
         plane = programs.to(tl.int64) * BM
         p_value = value_ptr + q0.to(tl.int64) * used
-        p_id = id_ptr + q0.to(tl.int64) * used
-        publish_split(found, tl.arange(0, BM) * used + i_r, p_value, p_id, plane, NOISE, True, ENTROPY)
+        publish_split(found, tl.arange(0, BM) * used + i_r, p_value, plane, NOISE, True, ENTROPY)
         publish(WAIT)
         if tl.atomic_add(ticket_ptr + i_t, 1, sem="acq_rel", scope="gpu") == used - 1:
             top, token, second, clean, high, total, spread = merge_ranges(
-                p_value, p_id, plane, used, NOISE, True, ENTROPY, BM, MERGED
+                p_value, plane, used, NOISE, True, ENTROPY, BM, MERGED
             )
             tl.store(ticket_ptr + i_t, 0)
             tl.store(token_ptr + row, tl.where(top == float("-inf"), lowest, token).to(tl.int64) + id_offset, mask=m_m)
@@ -124,7 +122,7 @@ def head_stats_kernel(
 @triton.jit(
     do_not_specialize=[
         "bias_ptr", "s_batch", "s_row", "s_w", "cu_ptr", "active_ptr", "starts_ptr", "flags_ptr", "noise_ptr",
-        "length_ptr", "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "log_odds_ptr", "value_ptr", "id_ptr",
+        "length_ptr", "finished_ptr", "token_ptr", "margin_ptr", "top1_ptr", "log_odds_ptr", "value_ptr",
         "ticket_ptr", "batch", "rows", "length", "vocabulary", "lowest", "others", "alpha", "beta", "min_length",
         "window",
     ]
@@ -148,7 +146,6 @@ def head_commit_kernel(
     top1_ptr,
     log_odds_ptr,
     value_ptr,
-    id_ptr,
     ticket_ptr,
     batch,
     rows,
@@ -211,13 +208,10 @@ def head_commit_kernel(
         )  # fmt: skip
         plane = programs.to(tl.int64) * BM
         p_value = value_ptr + q0.to(tl.int64) * used
-        p_id = id_ptr + q0.to(tl.int64) * used
-        publish_split(found, tl.arange(0, BM) * used + i_r, p_value, p_id, plane, NOISE, REST, False)
+        publish_split(found, tl.arange(0, BM) * used + i_r, p_value, plane, NOISE, REST, False)
         publish(WAIT)
         if tl.atomic_add(ticket_ptr + batch + i_t, 1, sem="acq_rel", scope="gpu") == used - 1:
-            v1, i1, v2, clean, high, total, _spread = merge_ranges(
-                p_value, p_id, plane, used, NOISE, REST, False, BM, MERGED
-            )
+            v1, i1, v2, clean, high, total, _spread = merge_ranges(p_value, plane, used, NOISE, REST, False, BM, MERGED)
             tl.store(ticket_ptr + batch + i_t, 0)
             tl.store(token_ptr + row, tl.where(v1 == float("-inf"), lowest, i1).to(tl.int64), mask=m_m)
             tl.store(margin_ptr + row, tl.where(v1 == v2, 0.0, v1 - v2), mask=m_m)
@@ -326,7 +320,6 @@ def linear_token_stats(
         h if entropy else None,
         None if noise is None else clean,
         partials.view(torch.float32),
-        partials,
         tickets,
         rows,
         length,
@@ -391,7 +384,6 @@ def linear_commit_prefix(
         top1,
         odds if log_odds else None,
         partials.view(torch.float32),
-        partials,
         tickets,
         batch,
         rows,

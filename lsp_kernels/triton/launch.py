@@ -45,16 +45,16 @@ class Launch:
 
     def workspace(
         self, partials: Tensor | None, tickets: Tensor | None, rows: int, planes: int, sequences: int = 0
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Partials as floats, the same partials as ids, and tickets; allocated here if the caller gives none.
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Partials and tickets; allocated here if the caller gives none.
 
         What the kernel does not use is None.
         """
         n_partials, n_tickets = room_of(rows, self.splits, planes, sequences)
         if n_tickets == 0:
-            return None, None, None
+            return None, None
         partials, tickets = shared_memory(partials, tickets, n_partials, n_tickets, self.device)
-        return (partials.view(torch.float32), partials, tickets) if n_partials else (None, None, tickets)
+        return partials.view(torch.float32) if n_partials else None, tickets
 
 
 def is_aligned(logits: Tensor, flags: Tensor | None) -> bool:

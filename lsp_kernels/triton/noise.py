@@ -30,12 +30,13 @@ def random_words(seed, place, begin, IDS: tl.constexpr, DIMS: tl.constexpr, GROU
 
     GROUPED: `begin` is a multiple of 4. Else there is a call of Philox for every id, which takes four times as long.
     """
-    group = (begin.to(tl.int64) >> 2).to(tl.uint32)
+    first = begin.to(tl.uint32)
+    group = first >> 2
     if GROUPED:
         w0, w1, w2, w3 = words_of_groups(seed, place, group + along(IDS // 4, DIMS))
         words = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
     else:
-        o = (begin.to(tl.int64) & 3).to(tl.uint32) + along(IDS, DIMS)
+        o = (first & 3) + along(IDS, DIMS)
         w0, w1, w2, w3 = words_of_groups(seed, place, group + (o >> 2))
         words = tl.where((o & 2) != 0, tl.where((o & 1) != 0, w3, w2), tl.where((o & 1) != 0, w1, w0))
     return words

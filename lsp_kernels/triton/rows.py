@@ -51,15 +51,16 @@ def sequence_of(row, cu_ptr, length, batch, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def publish_split(found, i_p, value_ptr, id_ptr, plane, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
+def publish_split(found, i_p, value_ptr, plane, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr):
     """Stores what a program found of its split, in planes: best, second, id, and what is kept of the others.
 
-    The last are `planes` of `configs.commit`: weight, two clean logits if there is noise, weight for the entropy.
+    Of the id its bits. The last are `planes` of `configs.commit`: weight, two clean logits if there is noise, weight
+    for the entropy.
     """
     v1, i1, v2, clean, r, s, t = found
     tl.store(value_ptr + i_p, v1)
     tl.store(value_ptr + plane + i_p, v2)
-    tl.store(id_ptr + 2 * plane + i_p, i1)
+    tl.store(value_ptr + 2 * plane + i_p, i1.to(tl.float32, bitcast=True))
     if REST:
         tl.store(value_ptr + 3 * plane + i_p, s)
         if NOISE:
@@ -73,7 +74,6 @@ def publish_split(found, i_p, value_ptr, id_ptr, plane, NOISE: tl.constexpr, RES
 def merge_splits(
     row,
     value_ptr,
-    id_ptr,
     plane,
     NOISE: tl.constexpr,
     REST: tl.constexpr,
@@ -84,7 +84,7 @@ def merge_splits(
     q = row.to(tl.int64) * SPLITS + tl.arange(0, SPLITS)  # [SPLITS]
     v1 = tl.load(value_ptr + q, cache_modifier=".cg")
     v2 = tl.load(value_ptr + plane + q, cache_modifier=".cg")
-    i1 = tl.load(id_ptr + 2 * plane + q, cache_modifier=".cg")
+    i1 = tl.load(value_ptr + 2 * plane + q, cache_modifier=".cg").to(tl.int32, bitcast=True)
     clean, r, s, t = v1, v2, v1, v1
     if REST:
         s = tl.load(value_ptr + 3 * plane + q, cache_modifier=".cg")

@@ -23,7 +23,7 @@ from .top2 import scan_row
 @triton.jit(
     do_not_specialize=[
         "x_ptr", "s_batch", "s_row", "flags_ptr", "noise_ptr", "token_ptr", "top1_ptr", "top2_ptr", "log_odds_ptr",
-        "entropy_ptr", "clean_ptr", "value_ptr", "id_ptr", "ticket_ptr", "rows", "length", "vocabulary", "tiles",
+        "entropy_ptr", "clean_ptr", "value_ptr", "ticket_ptr", "rows", "length", "vocabulary", "tiles",
         "lowest", "others", "id_offset",
     ]
 )  # fmt: skip
@@ -40,7 +40,6 @@ def stats_kernel(
     entropy_ptr,
     clean_ptr,
     value_ptr,
-    id_ptr,
     ticket_ptr,
     rows,
     length,
@@ -48,7 +47,7 @@ def stats_kernel(
     tiles,
     lowest,
     others,
-    id_offset: tl.int64,
+    id_offset,
     HIDDEN: tl.constexpr,
     ALIGNED: tl.constexpr,
     GROUPED: tl.constexpr,
@@ -75,12 +74,12 @@ def stats_kernel(
     last = True
     if SPLITS > 1:
         plane = rows.to(tl.int64) * SPLITS
-        publish_split(found, i_p, value_ptr, id_ptr, plane, NOISE, True, ENTROPY)
+        publish_split(found, i_p, value_ptr, plane, NOISE, True, ENTROPY)
         publish(WAIT)
         last = tl.atomic_add(ticket_ptr + row, 1, sem="acq_rel", scope="gpu") == SPLITS - 1
     if last:
         if SPLITS > 1:
-            found = merge_splits(row, value_ptr, id_ptr, plane, NOISE, True, ENTROPY, SPLITS)
+            found = merge_splits(row, value_ptr, plane, NOISE, True, ENTROPY, SPLITS)
             tl.store(ticket_ptr + row, 0)
         top, token, second, clean, high, total, spread = found
         tl.store(token_ptr + row, tl.where(top == float("-inf"), lowest, token).to(tl.int64) + id_offset)
@@ -117,7 +116,7 @@ def token_stats(
     if rows == 0:
         return results
     launch = Launch(STATS, logits, flags, rows, splits, noise is not None or entropy)
-    values, ids, tickets = launch.workspace(partials, tickets, rows, planes(noise is not None, True, entropy))
+    values, tickets = launch.workspace(partials, tickets, rows, planes(noise is not None, True, entropy))
     stats_kernel[(rows * launch.splits,)](
         logits,
         s_batch,
@@ -131,7 +130,6 @@ def token_stats(
         h if entropy else None,
         None if noise is None else clean,
         values,
-        ids,
         tickets,
         rows,
         length,

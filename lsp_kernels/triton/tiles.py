@@ -238,7 +238,7 @@ def best_of_range(
 
 @triton.jit
 def merge_ranges(
-    p_value, p_id, plane, used, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr,
+    p_value, plane, used, NOISE: tl.constexpr, REST: tl.constexpr, ENTROPY: tl.constexpr,
     BM: tl.constexpr, MERGED: tl.constexpr,
 ):  # fmt: skip
     """Joins what the `used` programs of a tile have published, MERGED of them at once: planes [BM, used]."""
@@ -250,7 +250,7 @@ def merge_ranges(
         q = o_m[:, None] * used + o_r[None, :]
         v1 = tl.load(p_value + q, mask=m, other=float("-inf"), cache_modifier=".cg")  # [BM, MERGED]
         v2 = tl.load(p_value + plane + q, mask=m, other=float("-inf"), cache_modifier=".cg")
-        i1 = tl.load(p_id + 2 * plane + q, mask=m, other=BIG, cache_modifier=".cg")
+        i1 = tl.load(p_value + 2 * plane + q, mask=m, other=0.0, cache_modifier=".cg").to(tl.int32, bitcast=True)
         clean, r, s, t = v1, v2, v1, v1
         if REST:
             s = tl.load(p_value + 3 * plane + q, mask=m, other=0.0, cache_modifier=".cg")

@@ -196,7 +196,8 @@ def scan_row(
     zero = tl.zeros((BLOCK,), tl.float32)
     lanes = nothing, tl.zeros((BLOCK,), tl.int32) + begin, nothing, nothing, nothing, zero, zero
     floor = tl.full((), float("-inf"), tl.float32)
-    N: tl.constexpr = 4 if draw is None else 2  # loads that are issued before the first is used; noise takes registers
+    # Loads that are issued before the first is used. Noise takes registers: on AMD two tiles of it would spill scalars.
+    N: tl.constexpr = 4 if draw is None else 2 if FAST else 1
     whole = begin + (end - begin) // (N * BLOCK) * (N * BLOCK)
     for st in range(begin, whole, N * BLOCK):  # no masks
         xs = load_tiles(tile_at(p_row, st, ALIGNED) + o, N, BLOCK)

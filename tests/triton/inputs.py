@@ -70,7 +70,7 @@ class CommitInputs:
             "top1_ptr": floats[0], "top2_ptr": floats[1], "log_odds_ptr": floats[2], "entropy_ptr": floats[3],
             "clean_ptr": floats[4], "noise_ptr": None if self.noise is None else self.noise.table,
             "id_offset": self.id_offset,
-            "value_ptr": partials.view(torch.float32), "id_ptr": partials, "ticket_ptr": self.tickets,
+            "value_ptr": partials.view(torch.float32), "ticket_ptr": self.tickets,
             "batch": self.batch, "rows": rows, "length": shape[-1], "per_sequence": slots.per_sequence,
             "slots": slots.count, "vocabulary": size, "tiles": -(-size // (block * splits)),
             "lowest": self.vocabulary.lowest, "others": size - 1 - (0 if hidden is None else hidden.numel()),

@@ -83,7 +83,7 @@ class HeadInputs:
             "noise_ptr": None if self.noise is None else self.noise.table, "length_ptr": lengths,
             "finished_ptr": finished, "token_ptr": tokens, "margin_ptr": floats[1], "top1_ptr": floats[0],
             "top2_ptr": floats[1], "log_odds_ptr": floats[2], "entropy_ptr": floats[3], "clean_ptr": floats[4],
-            "value_ptr": partials.view(torch.float32), "id_ptr": partials, "ticket_ptr": self.tickets, "batch": batch,
+            "value_ptr": partials.view(torch.float32), "ticket_ptr": self.tickets, "batch": batch,
             "rows": rows, "length": shape[-1], "vocabulary": IDS,
             "lowest": 0 if self.vocabulary is None else self.vocabulary.lowest,
             "others": IDS - 1 - (0 if suppressed is None else suppressed.numel()), "id_offset": self.id_offset,

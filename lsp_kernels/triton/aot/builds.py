@@ -21,10 +21,10 @@ from .targets import TARGETS
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 TYPES_OF_COMMIT = {
     "cu_ptr": "*i32", "active_ptr": "*i32", "starts_ptr": "*i32", "flags_ptr": "*u8", "length_ptr": "*i32",
-    "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32", "id_ptr": "*i32",
+    "finished_ptr": "*u8", "token_ptr": "*i64", "margin_ptr": "*fp32", "value_ptr": "*fp32",
     "ticket_ptr": "*i32", "top1_ptr": "*fp32", "top2_ptr": "*fp32", "log_odds_ptr": "*fp32", "entropy_ptr": "*fp32",
     "clean_ptr": "*fp32", "noise_ptr": "*i64", "floor": "fp32", "s_w": "i64",
-    **dict.fromkeys(("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token", "id_offset"), "i64"),
+    **dict.fromkeys(("s_batch", "s_row", "s_margin_batch", "s_margin", "s_token_batch", "s_token"), "i64"),
 }  # fmt: skip
 ATTENTION_POINTERS = {
     "cu_ptr": "*i32", "prefix_ptr": "*i32", "append_ptr": "*i32", "slots_ptr": "*i32", "partial_ptr": "*fp32",
@@ -94,7 +94,7 @@ def build(
     absent |= set() if entropy else {"entropy_ptr"}
     absent |= set() if log_odds or kernel is commit.stats_kernel else {"log_odds_ptr"}
     absent |= set() if flags else {"flags_ptr"}
-    absent |= set() if splits > 1 else {"value_ptr", "id_ptr"}
+    absent |= set() if splits > 1 else {"value_ptr"}
     if kernel is commit.stats_kernel and splits == 1:
         absent.add("ticket_ptr")
     types = {**TYPES_OF_COMMIT, "x_ptr": TYPES[dtype]}

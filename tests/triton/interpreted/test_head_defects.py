@@ -264,9 +264,8 @@ DEFECTS = [
            ("several_tiles",)),
     Defect("partials of rows mixed", "tiles", "o_m[:, None] * used + o_r[None, :]", "o_m[:, None] + o_r[None, :]",
            ("several_tiles",)),
-    Defect("partials of tiles mixed", "head", "p_id = id_ptr + q0.to(tl.int64) * used\n        publish_split(found,"
-           " tl.arange(0, BM) * used + i_r, p_value, p_id, plane, NOISE, True", "p_id = id_ptr\n        publish_split("
-           "found, tl.arange(0, BM) * used + i_r, p_value, p_id, plane, NOISE, True", ("several_tiles",)),
+    Defect("partials of tiles mixed", "head", "p_value = value_ptr + q0.to(tl.int64) * used", "p_value = value_ptr",
+           ("several_tiles",)),
 ]  # fmt: skip
 
 

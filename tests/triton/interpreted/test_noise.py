@@ -16,7 +16,7 @@ from tests import oracle
 from tests.support import examples
 
 IDS = 16
-OFFSETS = (0, 1, 4, 6, 2**31 - 5, 2**31 - 4, 2**32 + 3, 2**33 + 8)
+OFFSETS = (0, 1, 4, 6, 2**31 - 5, 2**31 - 4)
 random_words, gumbel, noise_at = noise.random_words, noise.gumbel, noise.noise_at
 
 
