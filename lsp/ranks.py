@@ -139,6 +139,17 @@ def in_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def is_first() -> bool:
+    """Whether this process is the only one, or the first of those that torchrun has started."""
+    return not in_torchrun() or os.environ.get("RANK", "0") == "0"
+
+
+def leave() -> None:
+    """Ends the process group, if there is one: a process that has done its part says so before it ends."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def ranks_of(asked: bool | Group, device: torch.device) -> Ranks | None:
     """The ranks that hold a model: None for False, all processes for True, else those of a group.
 

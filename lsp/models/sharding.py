@@ -38,9 +38,9 @@ class Share:
     --------
     >>> import lsp
     >>> from lsp.models.sharding import Share
-    >>> share = Share(lsp.load("tiny").config, rank=1, size=2)
+    >>> share = Share(lsp.load("tiny").config, rank=1, size=5)
     >>> share.config.n_heads, share.vocabulary, share.cuts("blocks.0.out.weight")
-    (3, slice(96, 195, None), (Cut(dim=1, start=96, total=192),))
+    (1, slice(36, 76, None), (Cut(dim=1, start=32, total=160),))
     """
 
     whole: ModelConfig
