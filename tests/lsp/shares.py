@@ -50,6 +50,16 @@ def logits(folder: Path, ids: Sequence[Sequence[int]], fronts: Sequence[int], de
         return a_pass(lsp.load(folder, tensor_parallel=True), ids, fronts)
 
 
+def fused_as_it_is(folder: Path, ids: Sequence[Sequence[int]], fronts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Logits where each rank has consecutive rows of the whole fused matrices, as a general splitter takes them."""
+    model, whole = lsp.load(folder, tensor_parallel=True), lsp.load(folder)
+    for block, other in zip(model.blocks, whole.blocks, strict=True):
+        for name in ("qkv", "gate_up"):
+            weight = getattr(other, name).weight.chunk(model.ranks.size)[model.ranks.rank]
+            getattr(block, name).weight.copy_(weight)
+    return a_pass(model, ids, fronts)
+
+
 def answers(model: Transformer, prompts: Sequence[Sequence[int]], options: dict[str, Any]) -> list[tuple[Any, ...]]:
     """What decoding gives: tokens, when they were committed, passes, positions, log-probabilities."""
     found = lsp.generate(model, prompts, **options)
@@ -153,6 +163,28 @@ def decoded_with(folder: Path, given: str) -> str:
     return "no error"
 
 
+def looks_at_nan(folder: Path) -> list[int]:
+    """Tokens by a scheduler that looks at unusable rows, after it has chosen, as a trace does."""
+    model = lsp.load(folder, tensor_parallel=True)
+
+    def choose(step: lsp.decoding.Step) -> list[lsp.decoding.Chosen]:
+        first = [canvas.masks[:1] for canvas in step.canvases]
+        chosen = [(at, stats.tokens) for at, stats in zip(first, step.stats(first), strict=True)]
+        with step.unnoticed():
+            step.stats([canvas.masks[-1:] for canvas in step.canvases])
+        return chosen
+
+    def last_is_nan(hidden: Tensor, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return right_stats(hidden * torch.nan if calls % 2 == 0 else hidden, *arguments, **options)
+
+    calls = 0
+    with patch.object(parallel, "linear_token_stats", last_is_nan):
+        (out,) = lsp.generate(model, [[9, 10]], max_new_tokens=4, scheduler=choose, stop_early=False)
+    return out.tokens
+
+
 def failing(step: lsp.decoding.Step) -> list[lsp.decoding.Chosen]:
     raise ArithmeticError("the scheduler has a defect")
 
@@ -189,10 +221,10 @@ def decode_for_ever(folder: Path, told: Path) -> str:
 # Defects: each is what the name says, and the tests of logits or tokens must see the difference.
 
 
-def fused_rows(self: Share, parameter: str) -> tuple[Cut, ...]:
-    """The rows that a split of the whole fused matrix gives a rank; the parts of it are then q, k and v at random."""
+def other_rows(self: Share, parameter: str) -> tuple[Cut, ...]:
+    """Everyone has the rows of K and V that belong to rank 0."""
     cuts = right_cuts(self, parameter)
-    if ".qkv." not in parameter or self.size == 1:
+    if ".qkv." not in parameter:
         return cuts
     q, k, v = cuts
     return (q, k._replace(start=0), v._replace(start=0))
@@ -233,7 +265,7 @@ def everyone_chooses(scheduler: Callable[..., Any], ranks: Ranks) -> Callable[..
 
 
 DEFECTS: dict[str, tuple[Any, str, Any]] = {
-    "rows of k and v from another rank": (Share, "cuts", fused_rows),
+    "rows of k and v from another rank": (Share, "cuts", other_rows),
     "columns of down from another rank": (Share, "cuts", swapped_mlp),
     "no sums": (Ranks, "all_reduce", identity),
     "no sum after down": (parallel.Joined, "forward", only_out),

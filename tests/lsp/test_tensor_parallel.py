@@ -14,13 +14,14 @@ import pytest
 import torch
 
 import lsp
-from lsp.models.costs import SHAPES, pass_cost
+from lsp.models.costs import SHAPES, pass_cost, table
 from lsp.models.loading import read_config
 from lsp.models.sharding import Share
 from lsp.ranks import ranks_of
 from tests.lsp import shares
 from tests.lsp.checkpoints import FAMILIES, Case, dream, ids_of, llada
 from tests.lsp.pair import Pair
+from tests.support import ROOT
 
 SPLIT = {name: make for name, make in FAMILIES.items() if name != "a2d-llama"}  # that has 3 heads and 1 K/V head
 IDS, FRONTS = (17, 5, 30), (8, 0, 11)
@@ -74,6 +75,8 @@ def test_a_wrong_layout_is_another_model(pair: Pair, folders: dict[str, Path]) -
     for defect in shares.LOGITS:
         (found, _), _ = pair.run(shares.logits, folders["llada"], ids, FRONTS, defect)
         assert (found - expected).abs().max() > 1, defect
+    (found, _), _ = pair.run(shares.fused_as_it_is, folders["llada"], ids, FRONTS)
+    assert (found - expected).abs().max() > 1
 
 
 @pytest.mark.parametrize(
@@ -152,6 +155,13 @@ def test_a_scheduler_that_raises_ends_all_ranks(pair: Pair, folders: dict[str, P
     with pytest.raises(Exception, match="ArithmeticError: the scheduler has a defect"):
         pair.run(shares.decoded_with, folders["llada"], "scheduler")
     assert pair.result(1) == "RuntimeError: rank 0 has ended decoding: ArithmeticError: the scheduler has a defect"
+
+
+def test_a_step_is_broken_only_where_rank_0_says_so(pair: Pair, folders: dict[str, Path]) -> None:
+    """A trace looks at more rows than its scheduler; what is wrong with these does not concern it, on any rank."""
+    first, second = pair.run(shares.looks_at_nan, folders["llada"])
+    assert first == second
+    assert len(first) == 4
 
 
 @pytest.mark.parametrize("name", ["llada", "dream"])
@@ -260,6 +270,11 @@ def test_shares_are_the_whole_without_overlap(size: int) -> None:
         assert all(span.stop > span.start for span in spans)
     assert all(share.vocabulary.start % 4 == 0 for share in every)
     assert sum(share.config.n_heads for share in every) == 84
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_table_of_the_documentation_is_what_is_computed(name: str) -> None:
+    assert "\n".join(table(name)) in (ROOT / "docs/scale.md").read_text("utf-8")
 
 
 def test_public_configs_have_the_shapes_of_the_table() -> None:
