@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ class Ranks:
     ----------
     group : ProcessGroup, optional
         By default all processes.
+    patience : timedelta, optional
+        How long a rank waits for the others when they exchange objects; by default as long as torch does.
 
     Attributes
     ----------
@@ -44,13 +47,13 @@ class Ranks:
         How often each kind of collective was called, and how many bytes this rank put into them all.
     """
 
-    def __init__(self, group: Group = None) -> None:
+    def __init__(self, group: Group = None, patience: timedelta | None = None) -> None:
         self.group: Group = dist.group.WORLD if group is None else group
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         members = dist.get_process_group_ranks(self.group)
         self._first = members[0]
         with self._in_words("new_group"):
-            self._control = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+            self._control = dist.new_group(members, patience, "gloo", use_local_synchronization=True)
         self.calls: Counter[str] = Counter()
         self.payload: Counter[str] = Counter()
 
@@ -94,11 +97,16 @@ class Ranks:
             return thing
         return self.hear()
 
-    def check_same(self, **things: Any) -> None:
-        """Raises on every rank, and names it, if something is not the same everywhere."""
+    def gather(self, thing: Any) -> list[Any]:
+        """The small objects of all ranks, in their order, on every rank."""
         everywhere: list[Any] = [None] * self.size
         with self._in_words("all_gather_object"):
-            dist.all_gather_object(everywhere, things, group=self._control)
+            dist.all_gather_object(everywhere, thing, group=self._control)
+        return everywhere
+
+    def check_same(self, **things: Any) -> None:
+        """Raises on every rank, and names it, if something is not the same everywhere."""
+        everywhere = self.gather(things)
         for rank, there in enumerate(everywhere):
             for name, expected in everywhere[0].items():
                 if there[name] != expected:
@@ -150,7 +158,7 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def ranks_of(asked: bool | Group, device: torch.device) -> Ranks | None:
+def ranks_of(asked: bool | Group, device: torch.device, patience: timedelta | None = None) -> Ranks | None:
     """The ranks that hold a model: None for False, all processes for True, else those of a group.
 
     The process group is made if there is none yet.
@@ -168,7 +176,7 @@ def ranks_of(asked: bool | Group, device: torch.device) -> Ranks | None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Ranks(None if asked is True else asked)
+    return Ranks(None if asked is True else asked, patience)
 
 
 def own_device(device: torch.device | str) -> torch.device:
