@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import lsp
+from lsp import cli
 from lsp.evaluation import comparison
 from lsp.evaluation.problems import Problems, load_problems
 from lsp.evaluation.workers import Workers
@@ -100,18 +101,18 @@ def test_the_journal_of_another_run_is_left_alone(problems: Problems, tmp_path: 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_two_processes_of_torchrun_write_one_table(tmp_path: Path) -> None:
+def test_two_processes_of_torchrun_write_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = ["lsp", "compare", "--task", "countdown", "--problems", "4", "--batch", "2", "--flips", "0"]
-    command += ["--tail", "dropped", "--max-new-tokens", "16", "--journal", str(tmp_path / "journal")]
-    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    tables = []
-    for name, start in (("two", [*launch, *command]), ("one", command)):
-        out = tmp_path / f"{name}.json"
-        how = {"env": environment, "timeout": 600, "capture_output": True, "text": True}
-        ran = subprocess.run([sys.executable, "-m", *start, "--out", str(out)], check=False, **how)
-        assert ran.returncode == 0, ran.stderr
-        assert ran.stdout.count("Prophet, blocks of 16") == 1
-        tables.append(json.loads(out.read_text())["rows"])
-    assert tables[0] == tables[1]  # also the seconds: the second run has found everything in the journal
+    command = ["compare", "--task", "countdown", "--problems", "2", "--batch", "1", "--flips", "0", "--tail", "dropped"]
+    command += ["--max-new-tokens", "8", "--journal", str(tmp_path / "journal"), "--out"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "lsp"]
+    two, one = tmp_path / "two.json", tmp_path / "one.json"
+    how = {"env": environment, "timeout": 600, "capture_output": True, "text": True}
+    ran = subprocess.run([*launch, *command, str(two)], check=False, **how)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("Prophet, blocks of 16") == 1
     assert len(list((tmp_path / "journal").iterdir())) == 2
+    assert cli.run([*command, str(one)]) == 0
+    assert "Prophet, blocks of 16" in capsys.readouterr().out
+    tables = [json.loads(path.read_text())["rows"] for path in (two, one)]
+    assert tables[0] == tables[1]  # also the seconds: the second run has found everything in the journal
