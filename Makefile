@@ -8,7 +8,7 @@ PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-targets wheel hub bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-ray test-targets wheel hub bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ test-install: $(READY) ## install in every way the README names, each into a new
 
 test-notebook: $(READY) $(VENV)/.notebook-tools ## run the notebook in Jupyter's own kernel
 	$(VENV)/notebook/bin/python -m pytest tests/test_notebook.py
+
+test-ray: export OMP_WAIT_POLICY = PASSIVE
+test-ray: $(READY) $(VENV)/.ray-tools ## generate with two workers of Ray, one of which is killed
+	$(VENV)/ray/bin/python -m pytest -m ray -rs tests/ray
 
 test-targets: $(READY) ## compile every shipped kernel for every GPU, launch on every virtual GPU, renew docs/targets.md (minutes; KERNEL=attention: those)
 	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
@@ -87,8 +91,8 @@ $(VENV)/.wheel-tools: .ci/requirements-wheel.txt $(VENV)/.packages
 	$(VENV)/wheel/bin/python -m pip install -q -r $<
 	touch $@
 
-# `kernels` and Jupyter bring many packages: each stays in an environment of its own, which also sees those of the tests.
-$(VENV)/.hub-tools $(VENV)/.notebook-tools: $(VENV)/.%-tools: .ci/requirements-%.txt $(VENV)/.packages
+# `kernels`, Jupyter and Ray bring many packages: each stays in an environment of its own, which also sees those of the tests.
+$(VENV)/.hub-tools $(VENV)/.notebook-tools $(VENV)/.ray-tools: $(VENV)/.%-tools: .ci/requirements-%.txt $(VENV)/.packages
 	test -x $(VENV)/$*/bin/python || $(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install -q -r $<
 	$(BIN)/python -c $(PACKAGES) > $$($(VENV)/$*/bin/python -c $(PACKAGES))/tests.pth

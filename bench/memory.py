@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,12 +25,21 @@ print(status("VmHWM") - before)
 """
 
 
-def peak_of(setup: str, code: str, *arguments: str) -> tuple[int, list[str]]:
+def peak_of(setup: str, code: str, *arguments: str, **environment: str) -> tuple[int, list[str]]:
     """How many bytes `code` adds at its peak to what `setup` has left in memory, and the words that both printed.
 
-    Both are Python; `sys.argv[1:]` are the arguments.
+    Both are Python; `sys.argv[1:]` are the arguments, and `environment` is added to this process's own.
     """
     script = "\n".join([STATUS, setup, BEGIN, code, END])
     command = [sys.executable, "-c", script, *arguments]
-    *printed, peak = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    how = {"cwd": ROOT, "env": os.environ | environment, "stdout": subprocess.PIPE, "text": True}
+    *printed, peak = subprocess.run(command, check=True, **how).stdout.split()
     return int(peak), printed
+
+
+def peaks_of_ranks(size: int, port: int, setup: str, code: str, *arguments: str) -> list[tuple[int, list[str]]]:
+    """The same for `size` processes at once, with the variables that torchrun gives its processes."""
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with ThreadPoolExecutor(size) as pool:
+        runs = [pool.submit(peak_of, setup, code, *arguments, RANK=str(rank), **shared) for rank in range(size)]
+        return [run.result() for run in runs]

@@ -12,6 +12,7 @@ EXTRAS = {
     "lsp": ("huggingface_hub", "numpy", "rich", "safetensors", "tokenizers", "transformers", "typer"),
     "plots": ("matplotlib",),
     "eval": ("lm_eval",),
+    "ray": ("ray",),
 }
 
 

@@ -90,15 +90,32 @@ class Vocabulary:
     @property
     def stop_ids(self) -> list[int]:
         """The ids that end the text, sorted."""
-        out: list[int] = torch.nonzero(self.flags & STOP)[:, 0].tolist()
-        return out
+        return self._having(STOP)
 
     def suppressing(self, *ids: int) -> Vocabulary:
         """The same vocabulary with these ids suppressed too."""
-        delimiters, stops, hidden = (
-            torch.nonzero(self.flags & flag)[:, 0].tolist() for flag in (DELIMITER, STOP, SUPPRESSED)
-        )
+        delimiters, stops, hidden = map(self._having, (DELIMITER, STOP, SUPPRESSED))
         return Vocabulary(self.size, delimiters, stops, [*hidden, *ids], device=self.device)
+
+    def shard(self, begin: int, end: int) -> Vocabulary | None:
+        """The ids from `begin` to `end` - 1 as a vocabulary of their own, numbered from 0; None if all are suppressed.
+
+        For the part of an LM head that one of several processes has: `linear_token_stats` with ``id_offset=begin``.
+
+        >>> Vocabulary(10, delimiters=[3, 8], stops=[9], suppress=[0]).shard(4, 10)
+        Vocabulary(size=6, delimiters=1, stops=1, suppressed=0, device='cpu')
+        """
+        if not 0 <= as_integer("begin", begin, 0) < as_integer("end", end, 1) <= self.size:
+            raise ValueError(f"Invalid end: expected {begin} < end <= {self.size}, got {end}")
+        kinds = (DELIMITER, STOP, SUPPRESSED)
+        marked, final, hidden = ([i - begin for i in self._having(kind) if begin <= i < end] for kind in kinds)
+        return (
+            None if len(hidden) == end - begin else Vocabulary(end - begin, marked, final, hidden, device=self.device)
+        )
+
+    def _having(self, flag: int) -> list[int]:
+        out: list[int] = torch.nonzero(self.flags & flag)[:, 0].tolist()
+        return out
 
     def without_stops(self) -> Vocabulary:
         """The same vocabulary without stops: those ids end no text."""

@@ -21,8 +21,11 @@ from lsp.evaluation import comparison, tables
 from lsp.evaluation.plot import FORMATS as PICTURES
 from lsp.evaluation.plot import plot as draw
 from lsp.evaluation.problems import Problems, load_problems
+from lsp.evaluation.workers import PATIENCE, Workers
 from lsp.extras import needed_by
 from lsp.files import check_writable, write_whole
+from lsp.models.checkpoint import fingerprint
+from lsp.ranks import in_torchrun, leave, own_device, ranks_of
 from lsp.tiny.tasks import SPLITS, TASKS
 from lsp.tracing.printable import printable
 
@@ -83,6 +86,10 @@ def compare(
         typer.Option(metavar="PATH", help="Also write the tables: .md, .csv or .json. May be repeated."),
     ] = None,
     plot: Plot = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep what is done here: a run that was stopped goes on where it was."),
+    ] = None,
 ) -> None:
     """Runs Full, fixed prefixes, LSP, and its rivals on the same problems and shows what each solves and costs.
 
@@ -93,6 +100,9 @@ def compare(
       lsp compare --task arithmetic --problems 50
       lsp compare --out tables.md --out tables.json --plot frontier.svg
       lsp compare --model GSAI-ML/LLaDA-8B-Instruct --task gsm8k.jsonl --chat --block-length 32 --max-new-tokens 256
+      torchrun --nproc-per-node 8 -m lsp compare --device cuda --journal done --model GSAI-ML/LLaDA-8B-Instruct …
+
+    Processes of torchrun share the problems, each with the whole model; the first one shows the results.
     """
     if tail not in TAILS:
         raise ValueError(f"Invalid tail: expected {', '.join(TAILS)}, got {tail!r}")
@@ -102,6 +112,7 @@ def compare(
     sets = problem_sets(task, n=problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
     settings = comparison.paper_settings(block_length)
     settings = [setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in settings]
+    device = str(own_device(device)) if in_torchrun() else device
     network, tokenizer = o.load_model(model, dtype, device)
     length = o.region(model, max_new_tokens)
     about: dict[str, Any] = {"model": model, "problems": max(map(len, sets)), "split": split, "seed": seed}
@@ -110,16 +121,22 @@ def compare(
     about |= {} if batch_size is None else {"batch_size": batch_size}
     arguments = {"max_new_tokens": length, "batch": batch, "flips": flips, "tokenizer": tokenizer}
     arguments |= {"batch_size": batch_size}
+    assert network.source is not None
+    weights = None if journal is None else fingerprint(network.source)
+    ranks = ranks_of(in_torchrun(), torch.device("cpu"), PATIENCE)  # they exchange results alone
+    workers = Workers(ranks, journal, (weights, str(network.dtype), batch_size))
     rows: list[dict[str, Any]] = []
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:
-        total = comparison.total_of(each, settings, batch, flips)
+        total = -(-comparison.total_of(each, settings, batch, flips) // workers.size)
         failure: comparison.NotJudgedError | None = None
         with bar(each.name, total) as advance:
             try:
-                results = comparison.compare(network, each, settings, advance=advance, **arguments)
+                results = comparison.compare(network, each, settings, advance=advance, workers=workers, **arguments)
             except comparison.NotJudgedError as error:
                 results, failure = error.results, error
+        if workers.rank > 0:
+            continue
         rows += tables.rows(each.name, results)
         for stop in TAILS[tail]:
             console.print(show(each.name, [row for row in rows if row["task"] == each.name and row["tail"] != stop]))
@@ -127,6 +144,9 @@ def compare(
             write_whole(path, tables.FORMATS[path.suffix](rows, about))
         if failure is not None:
             raise failure
+    leave()
+    if workers.rank > 0:
+        return
     for path in out or ():
         print(f"wrote {path}")
     if plot is not None:

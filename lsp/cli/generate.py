@@ -14,6 +14,8 @@ from rich.text import Text
 import lsp
 from lsp.cli import options as o
 from lsp.generation import Generation, Run
+from lsp.models.parallel import ParallelTransformer
+from lsp.ranks import in_torchrun, is_first, leave
 from lsp.tracing import terminal
 from lsp.tracing.printable import printable
 
@@ -49,6 +51,9 @@ def generate(
       lsp generate "Use 3, 5 and 7 to make 15."
       echo "Use 3, 5 and 7 to make 15." | lsp generate --file - --stream
       lsp generate --by-pass --scheduler threshold --set p=0.95 "Use 3, 5 and 7 to make 15."
+      torchrun --nproc-per-node 2 -m lsp generate --model GSAI-ML/LLaDA-8B-Instruct --device cuda --chat "Hello"
+
+    Processes of torchrun hold the model together, each its share (tensor parallel); the first one prints.
     """
     texts = o.read_prompts(prompts, file)
     if not texts:
@@ -62,16 +67,21 @@ def generate(
         raise ValueError("Invalid output: expected --json with --logprobs, got --logprobs alone")
     if stream and len(texts) > 1:
         raise ValueError(f"Invalid prompt: expected a single one with --stream, got {len(texts)}")
-    network, tokenizer = o.load_model(how.model, how.dtype, how.device)
+    network, tokenizer = o.load_model(how.model, how.dtype, how.device, tensor_parallel=in_torchrun())
+    if isinstance(network, ParallelTransformer):
+        texts = network.ranks.share(texts)
     inputs = how.inputs(texts)
     arguments = {"tokenizer": tokenizer, "scheduler": how.scheduler, "batch_size": batch_size, **how.arguments}
     arguments["logprobs"] = logprobs
     with o.saying_what_was_committed(tokenizer):
-        if stream:
+        if stream and is_first():
             answers = show_stream(Run(network, inputs, **arguments))
         else:
-            progress = not as_json and sys.stderr.isatty()
+            progress = not as_json and sys.stderr.isatty() and is_first()
             answers = lsp.generate(network, inputs, progress=progress, **arguments)
+    leave()
+    if not is_first():
+        return
     for i, answer in enumerate(answers):
         if as_json:
             print(to_json(answer))

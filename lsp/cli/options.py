@@ -19,6 +19,7 @@ from lsp.decoding import Scheduler
 from lsp.models import Transformer
 from lsp.models.loading import as_device
 from lsp.prompts import tokenizer_of
+from lsp.ranks import is_first
 from lsp.tiny.tasks import REGION
 
 EMBEDDED = "tiny"
@@ -148,10 +149,10 @@ def check_device(device: str) -> None:
         raise ValueError(f"Invalid device: expected cpu, as torch finds no GPU here, got {device!r}")
 
 
-def load_model(path: str, dtype: str | None, device: str) -> tuple[Transformer, Any]:
+def load_model(path: str, dtype: str | None, device: str, *, tensor_parallel: bool = False) -> tuple[Transformer, Any]:
     """The model and the tokenizer that a command was asked for."""
     check_device(device)
-    model = lsp.load(path, dtype=dtype, device=device)
+    model = lsp.load(path, dtype=dtype, device=device, tensor_parallel=tensor_parallel)
     if (tokenizer := tokenizer_of(model)) is None:
         raise ValueError(f"Invalid model: expected a tokenizer in {model.source}, got none")
     return model, tokenizer
@@ -169,6 +170,8 @@ def read_prompts(prompts: Sequence[str] | None, files: Sequence[str] | None) -> 
 
 
 def read_text(file: str) -> str:
+    if file == "-" and not is_first():
+        return ""  # the processes of torchrun share one stdin: the first reads it and tells the others
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
     except UnicodeDecodeError as error:

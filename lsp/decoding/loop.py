@@ -14,6 +14,7 @@ from lsp.decoding.batch import Batch, begin_pass
 from lsp.decoding.canvas import Canvas, check_prompts, check_seeds
 from lsp.decoding.clock import Clock
 from lsp.decoding.graphs import Captured
+from lsp.decoding.led import Led, check_arguments
 from lsp.decoding.options import Options
 from lsp.decoding.passes import Eager, Pass
 from lsp.decoding.progress import DecodingError, Progress
@@ -50,6 +51,9 @@ def decode(
     mask = check_prompts(prompts, max_new_tokens, model.config)
     seeds = range(len(prompts)) if seeds is None else check_seeds(seeds, len(prompts))
     capacity = 0 if options.exact else max(map(len, prompts), default=0) + max_new_tokens
+    if (ranks := getattr(model, "ranks", None)) is not None:
+        others = {"max_new_tokens": max_new_tokens, "options": options, "batch_size": batch_size, "logprobs": logprobs}
+        check_arguments(ranks, prompts, vocabulary, seeds, **others)
     rows = len(prompts) if batch_size is None else min(as_integer("batch_size", batch_size, 1), len(prompts))
     cache = model.new_cache(max(1, rows), capacity)  # before anything else: it knows whether there is room
     canvases = [Canvas(prompt, max_new_tokens, model, options, logprobs) for prompt in prompts]
@@ -65,12 +69,17 @@ def decode(
         workspace=Workspace(),
     )
     run = (Captured if options.graph else Eager)(model, cache, scoring)
+    choose = scheduler if ranks is None else Led(scheduler, ranks)
     yield progress
-    yield from progress.clock.each(loop(run, cache, scheduler, scoring, progress))
+    yield from progress.clock.each(loop(run, cache, choose, scoring, progress))
 
 
 def loop(
-    run: Callable[[Batch], Pass], cache: PrefixCache, scheduler: Scheduler, scoring: Scoring, progress: Progress
+    run: Callable[[Batch], Pass],
+    cache: PrefixCache,
+    scheduler: Callable[[Step], list[Chosen]],
+    scoring: Scoring,
+    progress: Progress,
 ) -> Iterator[Progress]:
     """Algorithm 1. `cache` is empty and every canvas is a prompt followed by masks (lines 1 and 2).
 

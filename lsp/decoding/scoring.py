@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lsp.decoding.progress import Progress
+from lsp.models.parallel import ShardedHead
 from lsp.models.protocol import LmHead
 from lsp_kernels import (
     Commit,
@@ -24,6 +25,7 @@ from lsp_kernels import (
     commit_prefix,
     linear_commit_prefix,
     linear_token_stats,
+    select_prefix,
     token_stats,
 )
 
@@ -121,6 +123,14 @@ class Scoring:
         plain = type(weight) in (Tensor, nn.Parameter) and weight.dtype in FUSED  # a subclass may be quantised
         return (weight, bias) if plain else None
 
+    @cached_property
+    def shards(self) -> Callable[..., TokenStats] | None:
+        """The statistics of an LM head whose vocabulary is split over ranks, without logits; else None."""
+        head = self.lm_head
+        if not isinstance(head, ShardedHead) or head.weight.dtype not in FUSED:
+            return None
+        return partial(head.stats, allowed=head.allowed(self.vocabulary))
+
     def noise(self, numbers: Sequence[int], passes: Sequence[int], where: Sequence[np.ndarray]) -> np.ndarray | None:
         """The table of the noise at these positions of sequences, each in the given one of its passes."""
         if self.temperature == 0:
@@ -150,6 +160,9 @@ class Scoring:
         return given(found.lengths, found.tokens, found.margins, found.top1, found.log_odds)
 
     def _stats(self, hidden: Tensor, **options: Any) -> TokenStats:
+        if self.shards is not None:
+            with self.progress.kept("the LM head"):
+                return self.shards(hidden, **options)
         if self.weight is None:
             return token_stats(self._logits(hidden), vocabulary=self.vocabulary, workspace=self.workspace, **options)
         with self.progress.kept("the LM head"):
@@ -157,12 +170,25 @@ class Scoring:
             return linear_token_stats(hidden, weight, bias=bias, vocabulary=self.vocabulary, **options)
 
     def _commit(self, hidden: Tensor, *lengths: Tensor, **options: Any) -> Commit:
+        if self.shards is not None:
+            return self._commit_of_shards(hidden, *lengths, **options)
         if self.weight is None:
             options = {"vocabulary": self.vocabulary, "workspace": self.workspace, **options}
             return commit_prefix(self._logits(hidden), *lengths, **options)
         with self.progress.kept("the LM head"):
             weight, bias = self.weight
             return linear_commit_prefix(hidden, weight, *lengths, bias=bias, vocabulary=self.vocabulary, **options)
+
+    def _commit_of_shards(
+        self, hidden: Tensor, *lengths: Tensor, rule: PrefixRule, noise: Noise | None, log_odds: bool
+    ) -> Commit:
+        """The rule on merged statistics."""
+        stats = self._stats(hidden, noise=noise)
+        cu_rows, n_active = lengths
+        rows = (stats.margins, stats.tokens, cu_rows, n_active)
+        found, finished = select_prefix(*rows, rule=rule, vocabulary=self.vocabulary)
+        odds = stats.log_odds if log_odds else None
+        return Commit(found, finished, stats.tokens, stats.margins, stats.top1, odds)
 
     @torch.no_grad()
     def _logits(self, hidden: Tensor) -> Tensor:

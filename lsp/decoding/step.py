@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
@@ -40,6 +40,14 @@ class Prefix(NamedTuple):
     length: int
     tokens: np.ndarray
     margins: np.ndarray
+
+
+class Ask(NamedTuple):
+    """What a scheduler asks of a step: the rule on its masks, or statistics of some positions of each sequence."""
+
+    rule: PrefixRule | None = None
+    where: Sequence[np.ndarray] = ()
+    entropy: bool = False
 
 
 class Proposals:
@@ -84,9 +92,18 @@ class Step:
         self.scored = 0
         self.broken: tuple[int, str] | None = None
         self._proposals = [Proposals(len(canvas.tokens)) for canvas in self.canvases if scoring.logprobs]
+        self.announce: Callable[[Ask], None] = no_one  # is told what is asked, before it is answered: other ranks
+
+    def ask(self, what: Ask) -> None:
+        """Asks the same as somebody else did."""
+        if what.rule is not None:
+            self.commit(what.rule)
+        else:
+            self.stats(what.where, entropy=what.entropy)
 
     def stats(self, where: Sequence[np.ndarray], *, entropy: bool = False) -> list[Stats]:
         """Best token, margin and log-odds at these positions of each sequence; on request the entropy too, in nats."""
+        self.announce(Ask(where=list(where), entropy=entropy))
         borders, (tokens, margins, best, log_odds, *more) = self._ask(where, [], Asked(entropy=entropy))
         self._inspect(borders, margins, best)
         if self._scoring.logprobs:
@@ -96,6 +113,7 @@ class Step:
 
     def commit(self, rule: PrefixRule) -> list[Prefix]:
         """The rule on the masks of each sequence; only those that it looks at are scored."""
+        self.announce(Ask(rule))
         counts = [len(canvas.masks) for canvas in self.canvases]
         where = [c.masks[: rule.scored_rows(n)] for c, n in zip(self.canvases, counts, strict=True)]
         borders, (lengths, tokens, margins, best, *more) = self._ask(where, counts, Asked(rule))
@@ -152,3 +170,7 @@ class Step:
         borders = np.cumsum([0, *map(len, rows)]).tolist()
         self.scored += borders[-1]
         return np.concatenate(rows).astype(np.int64), borders
+
+
+def no_one(asked: Ask) -> None:
+    """Nobody else needs to know what is asked."""

@@ -15,11 +15,15 @@ from typing import Any
 from lsp.decoding import Options, Scheduler
 from lsp.evaluation.intervals import wilson
 from lsp.evaluation.problems import Problems
+from lsp.evaluation.workers import Chunk, Workers
 from lsp.generation import Generation, Run, generate
 from lsp.schedulers import Factor, FixedPrefix, Full, LongestStablePrefix, Prophet, ScatteredMargin, Threshold
 from lsp.tiny.tasks import CouldNotJudge
 from lsp.tracing import Trace, flip_rate, trace
 from lsp_kernels import PrefixRule
+
+KEYS = ("seconds", "passes", "positions", "tokens", "texts")
+"""What is kept of a chunk under a setting."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ def compare(
     batch: int = 25,
     flips: int = 0,
     advance: Callable[[], None] = lambda: None,
+    workers: Workers | None = None,
     **arguments: Any,
 ) -> list[Result]:
     """Decodes all problems under every setting.
@@ -140,6 +145,9 @@ def compare(
         On how many problems the flip rate is measured, in runs of their own that are not timed.
     advance : callable
         Called `total_of(problems, settings, batch, flips)` times.
+    workers : Workers, optional
+        The processes that share the chunks, and the journal of what is done. By default this one alone, without one.
+        Only the first of them returns results; the others return none.
 
     Raises
     ------
@@ -148,25 +156,38 @@ def compare(
     """
     run = Run(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **arguments)
     arguments = {"vocabulary": run.vocabulary, "tokenizer": run.tokenizer} | arguments  # made once, and not timed
-    results = [Result(setting) for setting in settings]
-    texts: list[list[str]] = [[] for _ in settings]
+    workers = Workers() if workers is None else workers
+    parts = list(chunks(problems.prompts, batch))
+    begun = workers.begin(len(parts), problems.fingerprint, repr(settings), max_new_tokens, batch)
     generate(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **settings[0].arguments, **arguments)
-    for number, chunk in enumerate(chunks(problems.prompts, batch)):
+    for number in begun.mine:
+        chunk: Chunk = [{} for _ in settings]
         for i in _rotated(range(len(settings)), number):
             begin = time.perf_counter()
-            out = generate(model, chunk, max_new_tokens=max_new_tokens, **settings[i].arguments, **arguments)
-            results[i].seconds.append(time.perf_counter() - begin)
-            _count(results[i], out)
-            texts[i] += [generation.text or "" for generation in out]
+            out = generate(model, parts[number], max_new_tokens=max_new_tokens, **settings[i].arguments, **arguments)
+            chunk[i] = {"seconds": [time.perf_counter() - begin], **_counts(out)}
             advance()
+        begun.done(number, chunk)
+    measured = {}
+    for i in range(workers.rank, len(settings) if flips else 0, workers.size):
+        measured[i] = measure_flips(model, problems, settings[i], flips, batch, max_new_tokens, arguments)
+        advance()
+    gathered, flipped = begun.gather(measured)
+    return _results(problems, settings, gathered, flipped) if workers.rank == 0 else []
+
+
+def _results(
+    problems: Problems, settings: Sequence[Setting], parts: Sequence[Chunk], flips: dict[int, float]
+) -> list[Result]:
+    """The chunks one after the other, and the judgement of all texts."""
+    joined = [{key: [x for part in parts for x in part[i][key]] for key in KEYS} for i in range(len(settings))]
+    texts = [each.pop("texts") for each in joined]
+    results = [Result(setting, flips=flips.get(i), **joined[i]) for i, setting in enumerate(settings)]
     for result, answers in zip(results, texts, strict=True):
         try:
             result.right = problems.judge(answers)
         except CouldNotJudge as error:
             raise NotJudgedError(error, results) from error
-        if flips:
-            result.flips = measure_flips(model, problems, result.setting, flips, batch, max_new_tokens, arguments)
-            advance()
     return results
 
 
@@ -190,10 +211,14 @@ def chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
         yield list(items[i : i + size])
 
 
-def _count(result: Result, out: Sequence[Generation]) -> None:
-    result.passes += [generation.passes for generation in out]
-    result.positions += [generation.positions for generation in out]
-    result.tokens += [len(generation.tokens) for generation in out]
+def _counts(out: Sequence[Generation]) -> dict[str, list[Any]]:
+    """The fields of a `Result` for one chunk, and its texts."""
+    return {
+        "passes": [generation.passes for generation in out],
+        "positions": [generation.positions for generation in out],
+        "tokens": [len(generation.tokens) for generation in out],
+        "texts": [generation.text or "" for generation in out],
+    }
 
 
 def _rotated(items: Sequence[int], by: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,12 +57,19 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     return out
 
 
-def read_into(target: Tensor, name: str, stored: Stored) -> None:
-    """Copies a tensor from its file, converting to the dtype and device of `target`."""
-    rows = max(1, SLICE_BYTES * len(target) // max(1, target.numel() * DTYPES[stored.dtype].itemsize))
-    for start in range(0, len(target), rows):
+def read_into(target: Tensor, name: str, stored: Stored, where: tuple[slice, ...]) -> None:
+    """Copies a part of a tensor from its file, converting to the dtype and device of `target`.
+
+    `where` has a slice for each of its dimensions.
+    """
+    rows, *columns = where
+    row_bytes = math.prod(stored.shape[1:]) * DTYPES[stored.dtype].itemsize  # a part of a row is in the same pages
+    step = max(1, SLICE_BYTES // max(1, row_bytes))
+    for start in range(0, len(target), step):
+        end = min(start + step, len(target))
         with _open(stored.file) as opened:
-            target[start : start + rows].copy_(opened.get_slice(name)[start : start + rows])
+            here = (slice(rows.start + start, rows.start + end), *columns)
+            target[start:end].copy_(opened.get_slice(name)[here])
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int) -> None:

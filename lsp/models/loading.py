@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -29,8 +29,11 @@ from lsp.models.hub import find
 from lsp.models.llada import LLADA
 from lsp.models.llama import A2D_LLAMA, LLAMA
 from lsp.models.masks import mask_in
+from lsp.models.parallel import ParallelTransformer
 from lsp.models.qwen import A2D_QWEN2, A2D_QWEN3, QWEN2, QWEN3
+from lsp.models.sharding import Cut
 from lsp.models.transformer import Transformer
+from lsp.ranks import Ranks, own_device, ranks_of
 from lsp_kernels.errors import as_integer
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ def load(
     local_files_only: bool = False,
     mask_id: int | None = None,
     shifted: bool | None = None,
+    tensor_parallel: Any = False,
 ) -> Transformer:
     """A model from a public checkpoint of one of the families in docs/models.md, such as LLaDA, Dream or Tiny-A2D.
 
@@ -73,6 +77,9 @@ def load(
     shifted : bool, optional
         Whether position p is predicted by the row of position p - 1. By default as the family has it; plain ``llama``,
         ``qwen2`` and ``qwen3`` configs do not say it, and most models of these types are no masked models at all.
+    tensor_parallel : bool or ProcessGroup
+        Whether all processes that torchrun has started, or those of a group, hold the model together (docs/scale.md).
+        Each reads its own part of the files. A ``device`` of ``"cuda"`` is then the GPU of this process.
 
     Returns
     -------
@@ -92,7 +99,9 @@ def load(
     public = checkpoint.read_json(folder / checkpoint.CONFIG)
     if mask_id is not None:
         public["mask_token_id"] = as_integer("mask_id", mask_id, 0)
-    return load_folder(folder, public, dtype, device, shifted)
+    if tensor_parallel:
+        device = own_device(device)
+    return load_folder(folder, public, dtype, device, shifted, ranks_of(tensor_parallel, torch.device(device)))
 
 
 def load_folder(
@@ -101,13 +110,14 @@ def load_folder(
     dtype: torch.dtype | str | None,
     device: torch.device | str,
     shifted: bool | None = None,
+    ranks: Ranks | None = None,
 ) -> Transformer:
-    """The model of a folder under this public config, which need not be the folder's own."""
+    """The model of a folder under this public config, which need not be the folder's own; over `ranks` if there are."""
     config = read_config(public, shifted)
     if config.mask_id is None:
         config = replace(config, mask_id=mask_in(folder))
     with torch.device("meta"):
-        model = Transformer(config)
+        model = Transformer(config) if ranks is None else ParallelTransformer(config, ranks)
     stored = checkpoint.stored_tensors(folder)
     check_tensors(folder, model, stored)
     kind = as_dtype(dtype) or as_dtype(public.get("dtype") or public.get("torch_dtype")) or _usual(stored)
@@ -116,7 +126,7 @@ def load_folder(
     model.source = folder
     parameters = dict(model.named_parameters())
     for part in parts(model):
-        checkpoint.read_into(parameters[part.parameter][part.rows], part.name, stored[part.name])
+        checkpoint.read_into(parameters[part.parameter][part.rows], part.name, stored[part.name], part.where)
     return model
 
 
@@ -137,12 +147,13 @@ def read_config(public: Mapping[str, Any], shifted: bool | None = None) -> Model
 
 
 class Part(NamedTuple):
-    """A public tensor and the rows of the parameter that it fills."""
+    """A public tensor, what of it is read, and the rows of the parameter which that fills."""
 
     name: str
     parameter: str
     rows: slice
     shape: list[int]
+    where: tuple[slice, ...]
 
 
 def parts(model: Transformer) -> Iterator[Part]:
@@ -150,10 +161,21 @@ def parts(model: Transformer) -> Iterator[Part]:
     family = FAMILIES[model.config.family]
     for parameter, tensor in model.named_parameters():
         start = 0
-        counts = model.config.rows(parameter) or (len(tensor),)
-        for name, count in zip(family.names(parameter), counts, strict=True):
-            yield Part(name, parameter, slice(start, start + count), [count, *tensor.shape[1:]])
+        names, counts = family.names(parameter), model.held.rows(parameter) or (len(tensor),)
+        for name, count, cut in zip(names, counts, cuts_of(model, parameter, len(names)), strict=True):
+            shape = [count, *tensor.shape[1:]]
+            where = [slice(0, length) for length in shape]
+            if cut is not None:
+                where[cut.dim] = slice(cut.start, cut.start + shape[cut.dim])
+                shape[cut.dim] = cut.total
+            yield Part(name, parameter, slice(start, start + count), shape, tuple(where))
             start += count
+
+
+def cuts_of(model: Transformer, parameter: str, count: int) -> Sequence[Cut | None]:
+    """Which part of each of the `count` public tensors of a parameter the model holds; None for all of it."""
+    cuts = model.share.cuts(parameter) if isinstance(model, ParallelTransformer) else ()
+    return cuts or [None] * count
 
 
 def check_tensors(folder: Path, model: Transformer, stored: Mapping[str, Stored]) -> None:
@@ -193,6 +215,8 @@ def save_pretrained(
     ...     lsp.load(folder).config.n_layers
     6
     """
+    if isinstance(model, ParallelTransformer):
+        raise ValueError(f"Invalid model: expected a whole one, got a share of {model.ranks.size} (tensor_parallel)")
     folder, largest = Path(folder), as_bytes(max_shard_size)
     parameters = dict(model.named_parameters())
     tensors: dict[str, Tensor] = {part.name: parameters[part.parameter][part.rows].cpu() for part in parts(model)}

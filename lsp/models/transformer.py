@@ -124,7 +124,9 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config = self.held = (
+            config  # `held` is the shape of the parameters here, which may be a share of the model
+        )
         self.source: Path | None = None  # the folder that it was loaded from
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
@@ -186,7 +188,7 @@ class Transformer(nn.Module):
 
     def new_cache(self, batch: int, capacity: int) -> PrefixCache:
         """An empty cache for this many sequences whose frozen prefixes have up to `capacity` tokens."""
-        shape = self.config
+        shape = self.held
         return PrefixCache(
             shape.n_layers, batch, shape.n_kv_heads, capacity, shape.head_dim, dtype=self.dtype, device=self.device
         )

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, multiprocessing
 
-from lsp_kernels import Noise, TokenStats, linear_token_stats, merge_token_stats, reference, token_stats
+from lsp_kernels import Noise, TokenStats, Vocabulary, linear_token_stats, merge_token_stats, reference, token_stats
 from tests.strategies import KINDS, random_logits
 from tests.support import examples, same
 
@@ -53,6 +53,37 @@ def test_a_nan_in_any_shard_survives() -> None:
     logits = torch.randn(4, 90)
     logits[1, 3] = logits[2, 70] = math.nan
     check_whole(merge_token_stats([shard(logits, 0, 30), shard(logits, 30, 90)]), logits)
+
+
+@pytest.mark.parametrize("border", [1, 4, 16380, 16384, 16500])
+def test_shards_of_a_vocabulary_leave_out_what_the_whole_does(border: int) -> None:
+    logits = torch.randn(6, 16600, generator=torch.Generator().manual_seed(border))
+    best = logits.topk(40).indices[:, ::2].flatten().tolist()  # every other one of the best ids is suppressed
+    vocabulary = Vocabulary(16600, delimiters=[3, 16400], stops=[16599], suppress=best)
+    parts = []
+    for begin, end in ((0, border), (border, 16600)):
+        shard = vocabulary.shard(begin, end)
+        assert shard is not None
+        assert torch.equal(shard.flags & 7, vocabulary.flags[begin:end] & 7)
+        assert shard.stop_ids == [i - begin for i in vocabulary.stop_ids if begin <= i < end]
+        parts.append(token_stats(logits[:, begin:end], vocabulary=shard, id_offset=begin))
+    merged, expected = merge_token_stats(parts), token_stats(logits, vocabulary=vocabulary)
+    for got, wanted in zip(merged[:3], expected[:3], strict=True):
+        same(got, wanted)
+    torch.testing.assert_close(merged.log_odds, expected.log_odds, rtol=0, atol=1e-5)
+
+
+def test_a_shard_of_suppressed_ids_is_none() -> None:
+    vocabulary = Vocabulary(10, suppress=range(4))
+    assert vocabulary.shard(0, 4) is None
+    assert vocabulary.shard(0, 5) is not None
+
+
+@pytest.mark.abuse("operators")
+@pytest.mark.parametrize(("begin", "end"), [(4, 4), (5, 4), (0, 11), (-1, 4)])
+def test_a_shard_outside_of_the_vocabulary_is_refused(begin: int, end: int) -> None:
+    with pytest.raises(ValueError, match=r"Invalid (begin|end): expected"):
+        Vocabulary(10).shard(begin, end)
 
 
 def score_and_merge(rank: int, world: int, port: int) -> None:
