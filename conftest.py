@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skips["browser"] = "starts a browser: make test-browser"
     if "evaluation" not in config.getoption("-m"):
         skips["evaluation"] = "needs lm-eval: make test-eval"
+    if "sglang" not in config.getoption("-m"):
+        skips["sglang"] = "needs SGLang: make test-sglang"
     for item in items:
         abuse.area_of(item)  # a wrong area is noticed here
         for marker, reason in skips.items():
