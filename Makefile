@@ -8,7 +8,7 @@ PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-targets wheel hub bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-sglang test-targets wheel hub bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,12 @@ test-install: $(READY) ## install in every way the README names, each into a new
 
 test-notebook: $(READY) $(VENV)/.notebook-tools ## run the notebook in Jupyter's own kernel
 	$(VENV)/notebook/bin/python -m pytest tests/test_notebook.py
+
+test-sglang: export OMP_WAIT_POLICY = PASSIVE
+test-sglang: export PYTHONPATH = $(CURDIR)/tests/sglang/site:$(CURDIR) # the engine's child processes need both
+test-sglang: export HF_HUB_OFFLINE = 1
+test-sglang: $(READY) $(VENV)/.sglang-tools ## install SGLang (2 GB) and run our plug-in in its engine, on this CPU (minutes)
+	$(VENV)/sglang/bin/python -m pytest -m sglang -rs tests/sglang bench/bench_sglang.py
 
 test-targets: $(READY) ## compile every shipped kernel for every GPU, launch on every virtual GPU, renew docs/targets.md (minutes; KERNEL=attention: those)
 	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
@@ -92,6 +98,14 @@ $(VENV)/.hub-tools $(VENV)/.notebook-tools: $(VENV)/.%-tools: .ci/requirements-%
 	test -x $(VENV)/$*/bin/python || $(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install -q -r $<
 	$(BIN)/python -c $(PACKAGES) > $$($(VENV)/$*/bin/python -c $(PACKAGES))/tests.pth
+	touch $@
+
+# SGLang asks for CUDA and another torch, so it is installed without what it asks for, beside the packages of the tests.
+$(VENV)/.sglang-tools: .ci/requirements-sglang.txt .ci/requirements-sglang-cpu.txt $(VENV)/.packages
+	test -x $(VENV)/sglang/bin/python || $(PYTHON) -m venv $(VENV)/sglang
+	$(BIN)/python -c $(PACKAGES) > $$($(VENV)/sglang/bin/python -c $(PACKAGES))/tests.pth
+	$(VENV)/sglang/bin/python -m pip install -q --no-deps -r .ci/requirements-sglang.txt
+	$(VENV)/sglang/bin/python -m pip install -q -r .ci/requirements-sglang-cpu.txt -c requirements-dev.txt
 	touch $@
 
 $(READY): $(VENV)/.packages $(SOURCES)

@@ -27,7 +27,7 @@ def blocks_of(algorithm: Any, forward_batch: Any, full_logits: Tensor) -> tuple[
     return full_logits.view(*shape, full_logits.size(-1)), ids, masked
 
 
-class LongestStablePrefix(DllmAlgorithm):  # type: ignore[misc]
+class LongestStablePrefix(DllmAlgorithm):
     """Commits the longest stable prefix of the masks of each block; a committed token is final.
 
     The settings are those of `lsp.integrations.sglang.settings.Settings`. A block is reported as done by the first pass
@@ -55,7 +55,7 @@ class LongestStablePrefix(DllmAlgorithm):  # type: ignore[misc]
         return self._vocabulary
 
 
-class FusedLowConfidence(LowConfidence):  # type: ignore[misc]
+class FusedLowConfidence(LowConfidence):
     """SGLang's ``LowConfidence``, whose confidences come from one read of the logits."""
 
     def step(self, forward_batch: Any, full_logits: Tensor, states: list[Any]) -> list[bool]:
@@ -66,7 +66,7 @@ class FusedLowConfidence(LowConfidence):  # type: ignore[misc]
         return out
 
 
-class FusedJointThreshold(JointThreshold):  # type: ignore[misc]
+class FusedJointThreshold(JointThreshold):
     """SGLang's ``JointThreshold``, whose confidences come from one read of the logits; all blocks at once."""
 
     def __init__(self, config: Any) -> None:
