@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 GPU_TESTS := tests/triton tests/virtual_gpu_tests # run beside the others: each half uses one core
 PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
+IN_SGLANG = PYTHONPATH=$(CURDIR)/tests/sglang/site:$(CURDIR) HF_HUB_OFFLINE=1 $(VENV)/sglang/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
@@ -48,10 +49,8 @@ test-notebook: $(READY) $(VENV)/.notebook-tools ## run the notebook in Jupyter's
 	$(VENV)/notebook/bin/python -m pytest tests/test_notebook.py
 
 test-sglang: export OMP_WAIT_POLICY = PASSIVE
-test-sglang: export PYTHONPATH = $(CURDIR)/tests/sglang/site:$(CURDIR) # the engine's child processes need both
-test-sglang: export HF_HUB_OFFLINE = 1
 test-sglang: $(READY) $(VENV)/.sglang-tools ## install SGLang (2 GB) and run our plug-in in its engine, on this CPU (minutes)
-	$(VENV)/sglang/bin/python -m pytest -m sglang -rs tests/sglang bench/bench_sglang.py
+	$(IN_SGLANG) -m pytest -m sglang -rs tests/sglang bench/bench_sglang.py
 
 test-targets: $(READY) ## compile every shipped kernel for every GPU, launch on every virtual GPU, renew docs/targets.md (minutes; KERNEL=attention: those)
 	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
