@@ -67,6 +67,7 @@ class Request:
     dllm_block_offset: int = 0
     tokenizer: Any = None
     eos_token_ids: tuple[int, ...] = ()
+    dllm_config: Any = None
     sent: list[list[int]] = field(default_factory=list)
 
     @property

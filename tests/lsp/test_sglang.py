@@ -235,5 +235,16 @@ def test_nothing_is_sent_that_could_be_taken_back(
 def test_another_version_of_the_engine_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with stand_in.installed("0.6.0") as found, caplog.at_level(logging.WARNING):
         plugin.register()
-    assert set(found.algorithms) == {"LongestStablePrefix", "FusedLowConfidence", "FusedJointThreshold"}
+    fused = {"FusedLowConfidence", "FusedJointThreshold"}
+    assert set(found.algorithms) == {"LongestStablePrefix", "LongestStablePrefixCanvas", *fused}
     assert "tested with SGLang 0.5.23; this is 0.6.0" in caplog.text
+
+
+def test_what_does_not_fit_into_the_canvas_is_refused(sglang: SimpleNamespace) -> None:
+    found = sglang.algorithms["LongestStablePrefixCanvas"]
+    request = stand_in.Request(list(range(5)), max_new_tokens=3)
+    request.dllm_config = SimpleNamespace(block_size=L)
+    assert found.validate_request(request) is None
+    request.max_new_tokens = 4
+    words = "Invalid max_new_tokens: expected at most 3 (block_size 8, prompt 5), got 4"
+    assert found.validate_request(request) == words

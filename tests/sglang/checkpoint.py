@@ -67,10 +67,9 @@ def weights(seed: int = 0) -> dict[str, Tensor]:
     return out
 
 
-def save(folder: Path) -> Path:
+def save(folder: Path) -> None:
     save_file(weights(), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG), "utf-8")
-    return folder
 
 
 class Plain:

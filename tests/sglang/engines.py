@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,23 @@ BLOCK, FLOOR = 8, 0.5
 
 
 @contextmanager
-def engine(folder: Path, algorithm: str, *, ranks: int = 1, fdfo: bool = True, **settings: Any) -> Iterator[Any]:
+def engine(
+    folder: Path,
+    algorithm: str,
+    *,
+    checkpoint: Callable[[Path], object] = save,
+    ranks: int = 1,
+    fdfo: bool = True,
+    **settings: Any,
+) -> Iterator[Any]:
     """An engine with this algorithm and settings, over as many processes; stopped at the end."""
     import sglang
 
     config = folder / "algorithm.yaml"
     config.write_text(yaml.safe_dump({"block_size": BLOCK, "rule": {"floor": FLOOR}} | settings), "utf-8")
+    checkpoint(folder)
     found = sglang.Engine(
-        model_path=str(save(folder)),
+        model_path=str(folder),
         device="cpu",
         dtype="float32",
         attention_backend="torch_native",

@@ -6,12 +6,21 @@ The rule is written once more, in plain Python on the margins of one block, for 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
-from tests.sglang.checkpoint import MASK, Plain
+from tests.sglang.checkpoint import MASK
 
 CLOSE = 1e-4  # what float32 may round differently in another order
+
+
+class Model(Protocol):
+    """From whole blocks of ids to the logits of the last one."""
+
+    block_size: int
+
+    def __call__(self, ids: list[int]) -> Tensor: ...
 
 
 class AmbiguousError(Exception):
@@ -26,9 +35,9 @@ class Answer:
     islands: int = 0  # passes that committed behind an open mask
 
 
-def scores(logits: Tensor) -> tuple[list[int], list[float]]:
+def scores(logits: Tensor, mask: int) -> tuple[list[int], list[float]]:
     """The best token of each row that is not the mask, and how far its logit is above the next; spoils the logits."""
-    logits[:, MASK] = -float("inf")
+    logits[:, mask] = -float("inf")
     best, tokens = logits.max(-1)
     logits[range(len(tokens)), tokens] = -float("inf")
     return tokens.tolist(), (best - logits.max(-1).values).tolist()
@@ -57,25 +66,31 @@ def chosen(masks: list[int], tokens: list[int], margins: list[float], floor: flo
 
 
 def decode(
-    model: Plain, prompt: list[int], new: int, floor: float, stops: set[int], ends: set[int] = frozenset()
+    model: Model,
+    prompt: list[int],
+    new: int,
+    floor: float,
+    stops: set[int],
+    ends: set[int] = frozenset(),
+    mask: int = MASK,
 ) -> Answer:
     """At least `new` tokens or up to one of `ends`, cut to them."""
     ids, size = list(prompt), model.block_size
     answer = Answer([])
     while True:
         start = len(ids) // size * size
-        block = ids[start:] + [MASK] * (size - len(ids) + start)
+        block = ids[start:] + [mask] * (size - len(ids) + start)
         given = len(ids) - start
-        while masks := [p for p in range(given, size) if block[p] == MASK]:
-            tokens, margins = scores(model(ids[:start] + block))
+        while masks := [p for p in range(given, size) if block[p] == mask]:
+            tokens, margins = scores(model(ids[:start] + block), mask)
             where = chosen(masks, tokens, margins, floor, stops)
             answer.passes += 1
             answer.islands += where != masks[: len(where)]
             for p in where:
                 block[p] = tokens[p]
             if ended := [p for p in where if tokens[p] in stops]:
-                block = [block[p] if p <= ended[0] or block[p] != MASK else block[ended[0]] for p in range(size)]
-            final = next((p for p in range(given, size) if block[p] == MASK), size)
+                block = [block[p] if p <= ended[0] or block[p] != mask else block[ended[0]] for p in range(size)]
+            final = next((p for p in range(given, size) if block[p] == mask), size)
             answer.runs.append(min(new, start + final - len(prompt)))
         answer.passes += 1  # the pass that writes the K/V of the tokens
         ids = ids[:start] + block

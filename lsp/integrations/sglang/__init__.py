@@ -21,7 +21,7 @@ def register() -> None:
     import sglang
     from sglang.srt.dllm.algorithm import algo_name_to_cls
 
-    from lsp.integrations.sglang import algorithms, streaming
+    from lsp.integrations.sglang import algorithms, canvas, streaming
 
     if sglang.__version__ != TESTED_VERSION:
         logging.getLogger(__name__).warning(
@@ -30,3 +30,4 @@ def register() -> None:
     for algorithm in algorithms.ALGORITHMS:
         algo_name_to_cls[algorithm.__name__] = algorithm
     streaming.install()
+    canvas.install()

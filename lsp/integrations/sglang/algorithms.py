@@ -10,11 +10,17 @@ from sglang.srt.dllm.algorithm.joint_threshold import JointThreshold
 from sglang.srt.dllm.algorithm.low_confidence import LowConfidence
 from torch import Tensor
 
-from lsp.integrations.sglang import fused, prefix
+from lsp.integrations.sglang import canvas, fused, prefix
 from lsp.integrations.sglang.settings import Settings
 from lsp_kernels import Vocabulary
 
-__all__ = ["ALGORITHMS", "FusedJointThreshold", "FusedLowConfidence", "LongestStablePrefix"]
+__all__ = [
+    "ALGORITHMS",
+    "FusedJointThreshold",
+    "FusedLowConfidence",
+    "LongestStablePrefix",
+    "LongestStablePrefixCanvas",
+]
 
 
 def blocks_of(algorithm: Any, forward_batch: Any, full_logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,6 +59,18 @@ class LongestStablePrefix(DllmAlgorithm):
         if self._vocabulary is None or self._vocabulary.device != logits.device:
             self._vocabulary = self.settings.vocabulary(logits.size(-1), self.mask_id, logits.device)
         return self._vocabulary
+
+
+class LongestStablePrefixCanvas(LongestStablePrefix):
+    """The same for models with full attention, whose prompt and answer are one block."""
+
+    supported_architectures = (canvas.ARCHITECTURE,)
+
+    @classmethod
+    def validate_request(cls, req: Any) -> str | None:
+        """Refuses a request that does not fit into the block."""
+        prompt, new = len(req.origin_input_ids), req.sampling_params.max_new_tokens
+        return canvas.refusal(prompt, new, req.dllm_config.block_size)
 
 
 class FusedLowConfidence(LowConfidence):
@@ -99,4 +117,4 @@ class FusedJointThreshold(JointThreshold):
         return [state["finished"] for state in states]
 
 
-ALGORITHMS = (LongestStablePrefix, FusedLowConfidence, FusedJointThreshold)
+ALGORITHMS = (LongestStablePrefix, LongestStablePrefixCanvas, FusedLowConfidence, FusedJointThreshold)

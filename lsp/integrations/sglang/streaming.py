@@ -27,7 +27,11 @@ def install() -> None:
 def around_result(original: Callable[..., Any], scheduler: Any, batch: Any, result: Any) -> Any:
     """Around the scheduler's processing of a pass."""
     config, lengths = scheduler.dllm_config, result.accept_length_per_req_cpu
-    if config.algorithm == "LongestStablePrefix" and config.algorithm_config.get("stream") and lengths is not None:
+    if (
+        config.algorithm.startswith("LongestStablePrefix")
+        and config.algorithm_config.get("stream")
+        and lengths is not None
+    ):
         for request, ids, accepted in zip(batch.reqs, result.next_token_ids, lengths, strict=True):
             lend(request, ids, config.mask_id, complete=bool(accepted))
     return original(scheduler, batch, result)
