@@ -1,10 +1,11 @@
 """A plug-in for SGLang: its block diffusion models decoded by the longest stable prefix, and fused confidences.
 
-SGLang finds `register` by the entry point of this package, in every process that it starts, and then knows three
-algorithms more: ``LongestStablePrefix`` (`prefix`), ``FusedLowConfidence`` and ``FusedJointThreshold`` (`fused`). The
-settings of a YAML file are read by `settings`, `streaming` sends what is committed before its block is complete.
+SGLang finds `register` by the entry point of this package, in every process that it starts, and then knows these
+algorithms: ``LongestStablePrefix`` (`prefix`), ``LongestStablePrefixCanvas`` (`canvas`, for LLaDA in `models`),
+``FusedLowConfidence`` and ``FusedJointThreshold`` (`fused`). The settings of a YAML file are read by `settings`,
+`streaming` sends what is committed before its block is complete.
 
-The modules `algorithms` and `streaming` meet the engine; `prefix`, `fused` and `settings` need no SGLang.
+Only `algorithms` and `models` import SGLang; the rest can be imported and tested without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LLaDA-8B and LLaDA-1.5 for SGLang: its Llama, whose tokens see all tokens of the block, under LLaDA's public names."""
+"""LLaDA-8B and LLaDA-1.5 for SGLang: its Llama, whose tokens see the whole block, under LLaDA's public names."""
 
 from __future__ import annotations
 
