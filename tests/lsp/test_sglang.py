@@ -191,7 +191,7 @@ def test_streaming_needs_a_server_that_gives_back_single_blocks(sglang: SimpleNa
 
 def stream(sglang: SimpleNamespace, request: Any, *passes: tuple[list[int], bool], **config: Any) -> list[list[int]]:
     """What a client has been sent after each pass: the ids of the block, and whether it is complete."""
-    ((hook, kind),) = sglang.hooks.values()
+    hook, kind = sglang.hooks["sglang.srt.dllm.mixin.scheduler.SchedulerDllmMixin.process_batch_result_dllm"]
     assert kind == "around"
     name = config.pop("algorithm", "LongestStablePrefix")
     scheduler = SimpleNamespace(dllm_config=DllmConfig(name, {"stream": True} | config, L, MASK, True))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.sglang.checkpoint import save
@@ -31,7 +32,18 @@ def engine(
     config = folder / "algorithm.yaml"
     config.write_text(yaml.safe_dump({"block_size": BLOCK, "rule": {"floor": FLOOR}} | settings), "utf-8")
     checkpoint(folder)
-    found = sglang.Engine(
+    with pytest.MonkeyPatch.context() as patch:
+        if ranks > 1:
+            patch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "|".join(map(str, range(ranks))))  # a core for each process
+        found = started(sglang.Engine, folder, config, algorithm, ranks, fdfo)
+    try:
+        yield found
+    finally:
+        found.shutdown()
+
+
+def started(kind: Any, folder: Path, config: Path, algorithm: str, ranks: int, fdfo: bool) -> Any:
+    return kind(
         model_path=str(folder),
         device="cpu",
         dtype="float32",
@@ -48,10 +60,6 @@ def engine(
         mem_fraction_static=0.1,
         log_level="warning",
     )
-    try:
-        yield found
-    finally:
-        found.shutdown()
 
 
 async def pieces(engine: Any, prompt: list[int], sampling: dict[str, Any], rid: str | None = None) -> list[list[int]]:

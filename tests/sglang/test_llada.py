@@ -1,4 +1,4 @@
-"""Full-attention LLaDA in SGLang: prompt and answer in one block, token by token as an uncached loop decodes them."""
+"""Full-attention LLaDA in SGLang, over two processes: token by token what an uncached loop on the canvas decodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_eight_requests_at_once_get_the_tokens_of_an_uncached_loop(
     assert len({token for answer in answers for token in answer.tokens}) > 40
     monkeypatch.setenv("SGLANG_EXTERNAL_MODEL_PACKAGE", "lsp.integrations.sglang.models")
     folder = tmp_path_factory.mktemp("llada")
-    settings = {"checkpoint": case.save, "block_size": CANVAS}
+    settings = {"checkpoint": case.save, "block_size": CANVAS, "ranks": 2}
     with engine(folder, "LongestStablePrefixCanvas", **settings) as found:
         sampling = [{"max_new_tokens": new, "ignore_eos": True} for new in lengths]
         out = found.generate(input_ids=PROMPTS, sampling_params=sampling)

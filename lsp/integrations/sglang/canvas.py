@@ -6,21 +6,17 @@ file says; what does not fit into one block is refused, because a second block w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ARCHITECTURE", "MODELS", "install", "refusal"]
+__all__ = ["ARCHITECTURE", "install", "refusal"]
 
 ARCHITECTURE = "LLaDAModelLM"
-MODELS = "lsp.integrations.sglang.models"
 
 
 def install() -> None:
-    """Registers the config of LLaDA and the hook, where the server was told to use our models."""
-    if os.environ.get("SGLANG_EXTERNAL_MODEL_PACKAGE") != MODELS:
-        return
+    """Registers the config of LLaDA with transformers, and the hook with SGLang."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     import lsp
