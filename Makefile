@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 GPU_TESTS := tests/triton tests/virtual_gpu_tests # run beside the others: each half uses one core
 PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
+IN_SGLANG = PYTHONPATH=$(CURDIR)/tests/sglang/site:$(CURDIR) HF_HUB_OFFLINE=1 $(VENV)/sglang/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-ray test-targets wheel hub bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-ray test-sglang test-targets wheel hub bench lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -50,6 +51,10 @@ test-notebook: $(READY) $(VENV)/.notebook-tools ## run the notebook in Jupyter's
 test-ray: export OMP_WAIT_POLICY = PASSIVE
 test-ray: $(READY) $(VENV)/.ray-tools ## generate with two workers of Ray, one of which is killed
 	$(VENV)/ray/bin/python -m pytest -m ray -rs tests/ray
+
+test-sglang: export OMP_WAIT_POLICY = PASSIVE
+test-sglang: $(READY) $(VENV)/.sglang-tools ## install SGLang (2 GB) and run our plug-in in its engine, on this CPU (minutes)
+	$(IN_SGLANG) -m pytest -m sglang -rs tests/sglang bench/bench_sglang.py
 
 test-targets: $(READY) ## compile every shipped kernel for every GPU, launch on every virtual GPU, renew docs/targets.md (minutes; KERNEL=attention: those)
 	$(BIN)/python -m pytest -m targets $(if $(KERNEL),-k "[$(KERNEL)]")
@@ -96,6 +101,14 @@ $(VENV)/.hub-tools $(VENV)/.notebook-tools $(VENV)/.ray-tools: $(VENV)/.%-tools:
 	test -x $(VENV)/$*/bin/python || $(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install -q -r $<
 	$(BIN)/python -c $(PACKAGES) > $$($(VENV)/$*/bin/python -c $(PACKAGES))/tests.pth
+	touch $@
+
+# SGLang asks for CUDA and another torch, so it is installed without what it asks for, beside the packages of the tests.
+$(VENV)/.sglang-tools: .ci/requirements-sglang.txt .ci/requirements-sglang-cpu.txt $(VENV)/.packages
+	test -x $(VENV)/sglang/bin/python || $(PYTHON) -m venv $(VENV)/sglang
+	$(BIN)/python -c $(PACKAGES) > $$($(VENV)/sglang/bin/python -c $(PACKAGES))/tests.pth
+	$(VENV)/sglang/bin/python -m pip install -q --no-deps -r .ci/requirements-sglang.txt
+	$(VENV)/sglang/bin/python -m pip install -q -r .ci/requirements-sglang-cpu.txt -c requirements-dev.txt
 	touch $@
 
 $(READY): $(VENV)/.packages $(SOURCES)

@@ -53,6 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skips["evaluation"] = "needs lm-eval: make test-eval"
     if "ray" not in config.getoption("-m"):
         skips["ray"] = "needs ray: make test-ray"
+    if "sglang" not in config.getoption("-m"):
+        skips["sglang"] = "needs SGLang: make test-sglang"
     for item in items:
         abuse.area_of(item)  # a wrong area is noticed here
         for marker, reason in skips.items():
