@@ -157,7 +157,7 @@ def test_the_embedded_model_decodes_there(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_a_mac_the_command_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(ValueError, match="Invalid device: expected cpu, as torch finds no GPU here, got 'mps'"):
-        load_model("tiny", None, "mps")
+        load_model("tiny", device="mps")
 
 
 def test_the_stand_in_lacks_what_a_mac_lacks(apple: AppleGpu) -> None:

@@ -66,6 +66,8 @@ def compare(
     seed: ProblemSeed = 1,
     model: o.Model = "tiny",
     dtype: o.Dtype = None,
+    mask_id: o.MaskId = None,
+    shifted: o.Shifted = None,
     device: o.Device = "cpu",
     max_new_tokens: o.MaxNewTokens = None,
     block_length: Annotated[
@@ -113,7 +115,7 @@ def compare(
     settings = comparison.paper_settings(block_length)
     settings = [setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in settings]
     device = str(own_device(device)) if in_torchrun() else device
-    network, tokenizer = o.load_model(model, dtype, device)
+    network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
     length = o.region(model, max_new_tokens)
     about: dict[str, Any] = {"model": model, "problems": max(map(len, sets)), "split": split, "seed": seed}
     about |= {"max_new_tokens": length, "block_length": block_length, "device": device}

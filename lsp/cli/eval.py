@@ -71,7 +71,7 @@ def evaluate(
 
 def model_arguments(how: o.Decoding, **more: Any) -> dict[str, Any]:
     """The arguments of the model as lm-eval takes them: plain values, which the results repeat."""
-    optional = {"dtype": how.dtype, "max_new_tokens": how.asked.max_new_tokens, "stop": how.arguments["stop"] or None}
+    optional = {"max_new_tokens": how.asked.max_new_tokens, "stop": how.arguments["stop"] or None, **how.load}
     return {
         "pretrained": how.model,
         "scheduler": how.name,

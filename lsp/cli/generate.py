@@ -67,7 +67,7 @@ def generate(
         raise ValueError("Invalid output: expected --json with --logprobs, got --logprobs alone")
     if stream and len(texts) > 1:
         raise ValueError(f"Invalid prompt: expected a single one with --stream, got {len(texts)}")
-    network, tokenizer = o.load_model(how.model, how.dtype, how.device, tensor_parallel=in_torchrun())
+    network, tokenizer = o.load_model(how.model, device=how.device, tensor_parallel=in_torchrun(), **how.load)
     if isinstance(network, ParallelTransformer):
         texts = network.ranks.share(texts)
     inputs = how.inputs(texts)

@@ -36,6 +36,20 @@ Dtype = Annotated[
         metavar="NAME", help="Dtype of the weights, e.g. --dtype bfloat16.", show_default="that of the checkpoint"
     ),
 ]
+MaskId = Annotated[
+    int | None,
+    typer.Option(
+        metavar="ID", help="The mask, for a checkpoint that does not say it.", show_default="that of the checkpoint"
+    ),
+]
+Shifted = Annotated[
+    bool | None,
+    typer.Option(
+        "--shifted/--not-shifted",
+        help="Whether a token is predicted at the position before it, for a checkpoint that does not say it.",
+        show_default="what the checkpoint says",
+    ),
+]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where the model runs, e.g. --device cuda:0.")]
 Prompts = Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="One or several texts to continue.")]
 Files = Annotated[
@@ -149,10 +163,10 @@ def check_device(device: str) -> None:
         raise ValueError(f"Invalid device: expected cpu, as torch finds no GPU here, got {device!r}")
 
 
-def load_model(path: str, dtype: str | None, device: str, *, tensor_parallel: bool = False) -> tuple[Transformer, Any]:
-    """The model and the tokenizer that a command was asked for."""
+def load_model(path: str, *, device: str, **how: Any) -> tuple[Transformer, Any]:
+    """The model and the tokenizer that a command was asked for; `how` is for `lsp.load`."""
     check_device(device)
-    model = lsp.load(path, dtype=dtype, device=device, tensor_parallel=tensor_parallel)
+    model = lsp.load(path, device=device, **how)
     if (tokenizer := tokenizer_of(model)) is None:
         raise ValueError(f"Invalid model: expected a tokenizer in {model.source}, got none")
     return model, tokenizer
@@ -199,6 +213,8 @@ def as_number(name: str, text: str) -> int | None:
 def decoding(
     model: Model = "tiny",
     dtype: Dtype = None,
+    mask_id: MaskId = None,
+    shifted: Shifted = None,
     device: Device = "cpu",
     max_new_tokens: MaxNewTokens = None,
     scheduler: SchedulerName = None,
@@ -241,7 +257,8 @@ def decoding(
         **loop,
     }
     asked = Asked(settings_ or [], max_new_tokens, loop)
-    return Decoding(model, dtype, device, scheduler or "lsp", chosen, wants_chat(model, chat), arguments, asked)
+    how_to_load = {"dtype": dtype, "mask_id": mask_id, "shifted": shifted}
+    return Decoding(model, how_to_load, device, scheduler or "lsp", chosen, wants_chat(model, chat), arguments, asked)
 
 
 class Asked(NamedTuple):
@@ -256,7 +273,7 @@ class Decoding(NamedTuple):
     """How a command decodes: what to load, with which scheduler, and the other arguments of `lsp.generate`."""
 
     model: str
-    dtype: str | None
+    load: dict[str, Any]  # arguments of lsp.load
     device: str
     name: str
     scheduler: Scheduler

@@ -62,7 +62,7 @@ def trace(
     for path in paths:
         check_writable(path)
     text = the_prompt(prompt, file, task, index)
-    network, tokenizer = o.load_model(how.model, how.dtype, how.device)
+    network, tokenizer = o.load_model(how.model, device=how.device, **how.load)
     arguments = {"tokenizer": tokenizer, **how.arguments}
     with o.saying_what_was_committed(tokenizer):
         traces = [lsp.trace(network, how.inputs([text]), scheduler=one, **arguments)[0] for one in rivals.values()]

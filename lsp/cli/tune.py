@@ -24,6 +24,8 @@ def tune(
     seed: c.ProblemSeed = 2,
     model: o.Model = "tiny",
     dtype: o.Dtype = None,
+    mask_id: o.MaskId = None,
+    shifted: o.Shifted = None,
     device: o.Device = "cpu",
     max_new_tokens: o.MaxNewTokens = None,
     batch: c.Batch = 50,
@@ -56,7 +58,7 @@ def tune(
         kept = verdict.worth_another_look(seen) | {preset}
         candidates = [each for each in candidates if each.name in kept or verdict.always_shown(each)]
     sets = c.problem_sets(task, n=problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
-    network, tokenizer = o.load_model(model, dtype, device)
+    network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
     length = o.region(model, max_new_tokens)
     about = {"model": model, "split": split, "seed": seed, "max_new_tokens": length}
     about["dtype"] = str(network.dtype).removeprefix("torch.")

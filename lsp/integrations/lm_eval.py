@@ -62,7 +62,7 @@ class Harness(LM):
         Whether a likelihood comes with the answer to "is it what decoding token by token gives?". If not, with False.
     seed : int
         Of the draws, and of the noise where a task asks for a temperature. Every document has its own.
-    dtype, revision
+    dtype, revision, mask_id, shifted
         As in `lsp.load`.
     device : str, optional
         ``"cuda"`` is the GPU of this process. By default it, and without a GPU always the CPU.
@@ -88,6 +88,8 @@ class Harness(LM):
         seed: int = 0,
         dtype: str | None = None,
         revision: str | None = None,
+        mask_id: int | None = None,
+        shifted: bool | None = None,
         stop: str | Sequence[str] = (),
         device: str | None = None,
         delimiters: Any = "text",
@@ -108,7 +110,8 @@ class Harness(LM):
         self.ranks, self.counts = Ranks(), Counts()
         self._rank, self._world_size = self.ranks.rank, self.ranks.size
         if isinstance(pretrained, str | os.PathLike):
-            pretrained = lsp.load(pretrained, dtype=dtype, device=self.ranks.device(device), revision=revision)
+            how: dict[str, Any] = {"dtype": dtype, "revision": revision, "mask_id": mask_id, "shifted": shifted}
+            pretrained = lsp.load(pretrained, device=self.ranks.device(device), **how)
         self.model = adapt(pretrained)
         self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
         if self.tokenizer is None:

@@ -77,5 +77,7 @@ def test_noise_is_that_of_float64(backend, library: ctypes.CDLL, integers: Tenso
     if backend is lsp_kernels.reference:
         pytest.skip("it is the definition")
     exact = definition.gumbel(integers)
-    assert (noise_of(library, integers).double() - exact).abs().max() < 2.5e-6  # 2.1e-6 was seen: 1 unit in the last place of 22.2
+    assert (
+        noise_of(library, integers).double() - exact
+    ).abs().max() < 2.5e-6  # 2.1e-6 was seen: 1 unit in the last place of 22.2
     assert exact.abs().max() < 22.9  # what operations take for the largest noise

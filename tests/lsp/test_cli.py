@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from lsp.cli import settings
 from lsp.evaluation import grid, results
 from lsp.tiny.tasks import generate, sandbox
 from lsp_kernels import PrefixRule
-from tests.lsp.checkpoints import llada
+from tests.lsp.checkpoints import llada, qwen3
 from tests.lsp.commands import Ran, load_model, process
 
 PROMPT, NEW = "Use 3, 5 and 7 to make 15.\n", ("--max-new-tokens", "24")
@@ -87,7 +88,7 @@ def test_json_is_what_generate_returns(run: Callable[..., Ran]) -> None:
     ran = run(
         "generate", PROMPT, other, "--json", *NEW, "--scheduler", "threshold", "--set", "p=0.8", "--cache", "none"
     )
-    model, tokenizer = load_model("tiny", None, "cpu")
+    model, tokenizer = load_model("tiny", device="cpu")
     wanted = lsp.generate(
         model, [PROMPT, other], tokenizer=tokenizer, max_new_tokens=24, scheduler=lsp.Threshold(0.8), cache="none"
     )
@@ -107,11 +108,28 @@ def test_json_has_log_probabilities_on_request(
 ) -> None:
     given = [PROMPT, "--json", *NEW, "--temperature", 0.5]
     got = json.loads(run("generate", *given, "--logprobs").out)
-    model, tokenizer = load_model("tiny", None, "cpu")
+    model, tokenizer = load_model("tiny", device="cpu")
     (answer,) = lsp.generate(model, PROMPT, tokenizer=tokenizer, max_new_tokens=24, temperature=0.5, logprobs=True)
     assert (got["tokens"], got["logprobs"]) == (answer.tokens, answer.logprobs.tolist())
     assert len(got["logprobs"]) > 5
     fails(2, "Invalid output: expected --json with --logprobs, got --logprobs alone", "generate", PROMPT, "--logprobs")
+
+
+def test_what_a_checkpoint_does_not_say_is_said_by_options(
+    run: Callable[..., Ran], fails: Callable[..., None], tmp_path: Path
+) -> None:
+    """A model in Qwen3's own layout, with the tokenizer of the embedded one."""
+    tiny = lsp.load("tiny")
+    for file in tiny.source.glob("*token*"):
+        shutil.copy(file, tmp_path)
+    case, mask = qwen3(model_type="qwen3", vocab_size=tiny.config.vocab_size, mask_token_id=None), tiny.config.mask_id
+    given = ["generate", PROMPT, "--json", *NEW, "--model", case.save(tmp_path), "--mask-id", mask]
+    fails(2, "Invalid shifted", *given)
+    tokens = [json.loads(run(*given, how).out)["tokens"] for how in ("--shifted", "--not-shifted")]
+    for shifted, got in zip((True, False), tokens, strict=True):
+        (answer,) = lsp.generate(lsp.load(tmp_path, mask_id=mask, shifted=shifted), PROMPT, max_new_tokens=24)
+        assert got == answer.tokens
+    assert tokens[0] != tokens[1]
 
 
 def test_the_batch_size_says_how_many_prompts_are_decoded_at_a_time(
@@ -161,7 +179,7 @@ def test_a_prompt_comes_from_a_file_stdin_or_a_chat(run: Callable[..., Ran], tmp
 @pytest.mark.abuse("command line")
 @pytest.mark.parametrize("prompt", ["", "[bold]x[/]", "[/]", "ü漢字🙂", "\\[x", "a\r\nb"])
 def test_any_prompt_is_taken_literally(run: Callable[..., Ran], prompt: str) -> None:
-    model, tokenizer = load_model("tiny", None, "cpu")
+    model, tokenizer = load_model("tiny", device="cpu")
     (wanted,) = lsp.generate(model, prompt, tokenizer=tokenizer, max_new_tokens=4)
     ran = run("generate", "--no-chat", "--max-new-tokens", 4, "--", prompt)
     assert (ran.code, ran.out) == (0, f"{wanted.text}\n")
@@ -321,7 +339,7 @@ def test_whatever_happens_there_is_no_traceback(
 def test_a_failure_in_the_middle_says_what_was_committed(
     fails: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, _ = load_model("tiny", None, "cpu")
+    model, _ = load_model("tiny", device="cpu")
     inner, calls = type(model).forward, []
 
     def broken(self: torch.nn.Module, *given: object, **more: object) -> torch.Tensor:
