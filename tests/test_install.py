@@ -115,7 +115,7 @@ def test_the_extras_bring_what_the_sentences_promise(source: Path) -> None:
     needs = message_from_bytes(path.read_bytes()).get_all("Requires-Dist")
     assert [need for need in needs if "extra ==" not in need] == ["torch>=2.10"]
     for extra, packages in EXTRAS.items():
-        found = [re.split(r"[><=~!;\s]", need)[0] for need in needs if re.search(f"extra == .{extra}.", need)]
+        found = [re.split(r"[\[><=~!;\s]", need)[0] for need in needs if re.search(f"extra == .{extra}.", need)]
         assert sorted(name.replace("-", "_") for name in found) == sorted(packages)
 
 

@@ -116,7 +116,7 @@ def generate(
 
     load = {**({"device": "cuda"} if gpus else {}), **arguments.pop("load", {})}
     given = {"threads": max(1, int(cpus)), "load": load, **arguments}
-    return dataset.map_batches(
+    return dataset.map_batches(  # restarts a worker that dies, as often as it takes
         Generator,
         fn_constructor_args=(model,),
         fn_constructor_kwargs=given,
@@ -124,8 +124,6 @@ def generate(
         compute=ActorPoolStrategy(size=workers),
         num_cpus=cpus,
         num_gpus=gpus,
-        max_restarts=-1,
-        max_task_retries=-1,
     )
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.ray
 PROMPTS = [f"Use {a}, {b} and {c} to make 15.\n" for a in range(2, 6) for b in range(6, 10) for c in range(10, 13)]
 OPTIONS = {"max_new_tokens": 24, "temperature": 0.6, "scheduler": "full"}
 TOKEN = "LSP_TEST_OF_RAY"  # in the environment of our workers alone
-SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +28,7 @@ def ray() -> Iterator[Any]:
     variables = {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE", TOKEN: str(os.getpid())}
     os.environ.update(variables)
     how = {"include_dashboard": False, "runtime_env": {"env_vars": variables}, "logging_level": "ERROR"}
-    ray.init(num_cpus=2, object_store_memory=2**27, **how)
+    ray.init(num_cpus=4, object_store_memory=2**27, **how)
     yield ray
     ray.shutdown()
 
@@ -50,26 +47,19 @@ def workers() -> list[int]:
     return found
 
 
-def kill_one(killed: list[int]) -> None:
-    """Kills a worker a moment after there are two."""
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end and len(workers()) < 2:
-        time.sleep(0.1)
-    time.sleep(2)
-    killed.extend(workers()[:1])
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
-
-
 def test_a_killed_worker_is_replaced_and_every_row_comes_once(ray: Any) -> None:
-    killed: list[int] = []
-    killer = threading.Thread(target=kill_one, args=(killed,))
     rows = ray.data.from_items([{"prompt": text, "number": i} for i, text in enumerate(PROMPTS)])
     found = generate(rows.repartition(16), "tiny", workers=2, batch_size=3, seed=7, **OPTIONS)
-    killer.start()
-    out = sorted(found.take_all(), key=lambda row: row["number"])
-    killer.join()
-    assert len(killed) == 1
+    out, seen = [], set()
+    for row in found.iter_rows():
+        if not out:  # they are at work, and most of it is to be done
+            victim, *others = workers()
+            assert len(others) == 1
+            os.kill(victim, signal.SIGKILL)
+        out.append(row)
+        seen.update(workers())
+    assert len(seen - {victim}) >= 2  # the other one, and the one in its place
+    out.sort(key=lambda row: row["number"])
     assert [row["number"] for row in out] == list(range(len(PROMPTS)))
     expected = lsp.generate(lsp.load("tiny"), PROMPTS, seed=[seed_of(7, text) for text in PROMPTS], **OPTIONS)
     assert [row["text"] for row in out] == [answer.text for answer in expected]
