@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-GPU_TESTS := tests/triton tests/virtual_gpu_tests # run beside the others: each half uses one core
+BESIDE := tests/triton tests/virtual_gpu_tests tests/tiny tests/hub # run beside the others: each half uses one core
 PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
 IN_SGLANG = PYTHONPATH=$(CURDIR)/tests/sglang/site:$(CURDIR) HF_HUB_OFFLINE=1 $(VENV)/sglang/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
@@ -21,11 +21,11 @@ demo: $(READY) ## see the embedded model solve held-out problems, schedulers bes
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
 test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
 	@{ TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted && \
-	  $(BIN)/python -m pytest --ignore=tests/triton/interpreted $(GPU_TESTS); } > $(VENV)/gpu_tests.log 2>&1 & beside=$$!; \
+	  $(BIN)/python -m pytest --ignore=tests/triton/interpreted $(BESIDE); } > $(VENV)/tests_beside.log 2>&1 & beside=$$!; \
 	trap "kill $$beside" INT TERM; \
-	$(BIN)/python -m pytest $(GPU_TESTS:%=--ignore=%); here=$$?; \
+	$(BIN)/python -m pytest $(BESIDE:%=--ignore=%); here=$$?; \
 	wait $$beside; there=$$?; \
-	cat $(VENV)/gpu_tests.log; \
+	cat $(VENV)/tests_beside.log; \
 	exit $$((here + there))
 
 test-abuse: export OMP_WAIT_POLICY = PASSIVE
@@ -39,8 +39,11 @@ test-eval: export OMP_WAIT_POLICY = PASSIVE
 test-eval: $(READY) $(VENV)/.eval ## install lm-evaluation-harness and run its tasks with our model (minutes)
 	$(BIN)/python -m pytest -m evaluation -rs tests/evaluation tests/test_docs.py
 
-test-fuzz: $(READY) ## call the raw operators with random operands between guard pages (minutes; COUNT=100000 per instruction set)
+test-fuzz: export LSP_EXAMPLES = 4
+test-fuzz: $(READY) ## call the raw operators with random operands between guard pages (COUNT=100000 per instruction set), property tests at length (minutes)
 	LSP_FUZZ=$(or $(COUNT),100000) $(BIN)/python -m pytest tests/kernels/test_fuzz.py
+	$(BIN)/python -m pytest tests/kernels --ignore=tests/kernels/test_fuzz.py
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
 
 test-install: $(READY) ## install in every way the README names, each into a new environment (minutes)
 	$(BIN)/python -m pytest -m install tests/install
