@@ -358,7 +358,7 @@ DEFECTS = [
            "tl.interleave(tl.interleave(w0, w1), tl.interleave(w2, w3))", ("drawn",)),
     Defect("words of odd ids in another order", "noise", "tl.where((o & 1) != 0, w3, w2)",
            "tl.where((o & 1) != 0, w2, w3)", ("odd_ids",)),
-    Defect("odd ids begin a group", "noise", "o = (begin.to(tl.int64) & 3).to(tl.uint32) + along", "o = along",
+    Defect("odd ids begin a group", "noise", "o = (first & 3) + along", "o = along",
            ("odd_ids",)),
     Defect("position and pass swapped", "noise", "tl.philox(seed, group, position, number,",
            "tl.philox(seed, group, number, position,", ("drawn",)),

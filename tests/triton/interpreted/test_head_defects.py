@@ -181,6 +181,7 @@ CASES: dict[str, Callable[[Served], None]] = {
               all_minus_infinity, shard, noisy, decreasing_borders, wrong_lengths)
 }  # fmt: skip
 
+PUBLISHED = "        publish_split(found, tl.arange(0, BM) * used + i_r, p_value, plane, NOISE, True"
 DEFECTS = [
     Defect("the last range of ids left out", "tiles", "(vocabulary - 1) // share + 1\n", "(vocabulary - 1) // share\n",
            ("several_tiles",)),
@@ -264,8 +265,8 @@ DEFECTS = [
            ("several_tiles",)),
     Defect("partials of rows mixed", "tiles", "o_m[:, None] * used + o_r[None, :]", "o_m[:, None] + o_r[None, :]",
            ("several_tiles",)),
-    Defect("partials of tiles mixed", "head", "p_value = value_ptr + q0.to(tl.int64) * used", "p_value = value_ptr",
-           ("several_tiles",)),
+    Defect("partials of tiles mixed", "head", f"p_value = value_ptr + q0.to(tl.int64) * used\n{PUBLISHED}",
+           f"p_value = value_ptr\n{PUBLISHED}", ("several_tiles",)),
 ]  # fmt: skip
 
 
