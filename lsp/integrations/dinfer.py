@@ -80,9 +80,10 @@ class ThresholdParallelDecoder(ParallelDecoder):
         """
         ids = self.block(logits, block_start, block_end, x)
         stats = token_stats(logits)
-        masked = (ids == self.mask_id) & (stats.tokens != self.mask_id)
+        masked = ids == self.mask_id
         if bool((stats.log_odds.isnan() & masked).any()):
             raise ValueError("Invalid logits: expected numbers, got NaN at a masked position")
+        masked &= stats.tokens != self.mask_id
         confidence = torch.where(masked, torch.sigmoid(stats.log_odds.double()), -torch.inf)
         best = confidence.amax(1, keepdim=True)
         enough = (best - 1e-5).clamp(max=self.threshold if iter_threshold is None else iter_threshold)

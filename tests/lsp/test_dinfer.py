@@ -136,7 +136,7 @@ def test_what_a_decoder_cannot_do_is_refused() -> None:
     prefix.decode(logits, 6, 10, same)
     prefix.decode(logits, 6, 10, falling, max(0.5, prefix.threshold))  # as runners with a falling threshold do
     assert torch.equal(same, falling)
-    logits[1, 2, 3] = torch.nan
+    logits[1, 2, MASK], logits[1, 2, 3] = 9.0, torch.nan  # also where the best number is the mask's
     for decoder in (threshold, prefix):
         with pytest.raises(
             ValueError, match=r"Invalid shape of logits: expected 3 rows, from 7 to 10 of x, got \[2, 4"
