@@ -20,10 +20,10 @@ demo: $(READY) ## see the embedded model solve held-out problems, schedulers bes
 
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
 test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
-	@{ TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted && \
-	  $(BIN)/python -m pytest --ignore=tests/triton/interpreted $(BESIDE); } > $(VENV)/tests_beside.log 2>&1 & beside=$$!; \
+	@{ TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted; first=$$?; \
+	  $(BIN)/python -m pytest --ignore=tests/triton/interpreted $(BESIDE) bench; exit $$((first + $$?)); } > $(VENV)/tests_beside.log 2>&1 & beside=$$!; \
 	trap "kill $$beside" INT TERM; \
-	$(BIN)/python -m pytest $(BESIDE:%=--ignore=%); here=$$?; \
+	$(BIN)/python -m pytest $(BESIDE:%=--ignore=%) tests; here=$$?; \
 	wait $$beside; there=$$?; \
 	cat $(VENV)/tests_beside.log; \
 	exit $$((here + there))
@@ -46,7 +46,7 @@ test-fuzz: $(READY) ## call the raw operators with random operands between guard
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
 
 test-install: $(READY) ## install in every way the README names, each into a new environment (minutes)
-	$(BIN)/python -m pytest -m install tests/install
+	$(BIN)/python -m pytest -m install tests/install tests/test_install.py
 
 test-notebook: $(READY) $(VENV)/.notebook-tools ## run the notebook in Jupyter's own kernel
 	$(VENV)/notebook/bin/python -m pytest tests/test_notebook.py

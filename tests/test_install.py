@@ -260,9 +260,7 @@ def test_info_never_fails() -> None:
     assert "unavailable" in result.stdout
 
 
-# The shortest of the ways in tests/install/test_ways.py
-
-
+@pytest.mark.install
 def test_pip_installs_where_there_is_no_compiler(source: Path, tmp_path: Path) -> None:
     import torch
 

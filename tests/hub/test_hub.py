@@ -133,7 +133,7 @@ def test_an_old_loader_finds_the_same_names_one_folder_deeper(variant: tuple[Pat
 
 KERNEL_TESTS = [
     pytest.param("cpu", ["tests/kernels/test_clamp.py", "tests/kernels/test_cache.py"], id="cpu"),
-    pytest.param("cuda", ["tests/test_gpus.py"], id="triton, on a virtual GPU"),
+    pytest.param("cuda", ["tests/test_gpus.py"], id="triton, on a virtual GPU", marks=pytest.mark.targets),
 ]
 
 
