@@ -126,7 +126,11 @@ def compare(
     assert network.source is not None
     weights = None if journal is None else fingerprint(network.source)
     ranks = ranks_of(in_torchrun(), torch.device("cpu"), PATIENCE)  # they exchange results alone
-    workers = Workers(ranks, journal, (weights, str(network.dtype), batch_size))
+    workers = Workers(
+        ranks,
+        journal,
+        (weights, str(network.dtype), batch_size, network.config.mask_id, network.config.shifted, device),
+    )
     rows: list[dict[str, Any]] = []
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:

@@ -44,13 +44,13 @@ class Led:
         step.announce = self.ranks.tell
         try:
             chosen = self.scheduler(step)
+            self.ranks.tell(Choice(chosen, step.broken))
         except RankError:  # nobody can be told
             raise
         except Exception as error:
             with suppress(RankError):  # they may have failed in the same way
                 self.ranks.tell(Failure(f"{type(error).__name__}: {error}"))
             raise
-        self.ranks.tell(Choice(chosen, step.broken))
         return chosen
 
     def _follow(self, step: Step) -> list[Chosen]:

@@ -112,6 +112,8 @@ class Harness(LM):
         if isinstance(pretrained, str | os.PathLike):
             how: dict[str, Any] = {"dtype": dtype, "revision": revision, "mask_id": mask_id, "shifted": shifted}
             pretrained = lsp.load(pretrained, device=self.ranks.device(device), **how)
+        elif mask_id is not None or shifted is not None:
+            raise ValueError("Invalid mask_id or shifted: expected neither with a model that is loaded, got one")
         self.model = adapt(pretrained)
         self.tokenizer = tokenizer_of(self.model) if tokenizer is None else tokenizer
         if self.tokenizer is None:

@@ -114,7 +114,7 @@ def generate(
     with needed_by("lsp.integrations.ray"):
         from ray.data import ActorPoolStrategy
 
-    load = {**({"device": "cuda"} if gpus else {}), **arguments.pop("load", {})}
+    load = {**({"device": "cuda"} if gpus else {}), **(arguments.pop("load", None) or {})}
     given = {"threads": max(1, int(cpus)), "load": load, **arguments}
     return dataset.map_batches(  # restarts a worker that dies, as often as it takes
         Generator,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lsp.integrations.sglang as plugin
-from lsp.integrations.sglang import prefix
+from lsp.integrations.sglang import canvas, prefix
 from lsp.integrations.sglang.settings import Settings
 from lsp_kernels import PrefixRule
 from tests.lsp import sglang_stand_in as stand_in
@@ -132,6 +132,21 @@ def test_nan_ends_no_server(sglang: SimpleNamespace, ids: list[int]) -> None:
     assert [a != b for a, b in zip(first, ids, strict=True)].index(True) == ids.index(MASK)
     assert sum(a != b for a, b in zip(first, ids, strict=True)) == 1
     assert all(0 <= token < SIZE for token in first)
+
+
+def test_a_row_of_nan_is_not_the_best_of_a_block_that_is_stuck(sglang: SimpleNamespace) -> None:
+    found, forward = made(sglang, "LongestStablePrefix", stuck="best"), forward_batch([[MASK] * L])
+    logits = rows(*[(4, 1.0)] * 6, (5, 2.0), (6, 1.0))
+    logits[3] = torch.nan
+    found.step(forward, logits, [None])
+    assert forward.input_ids.tolist() == [MASK] * 6 + [5, MASK]
+
+
+def test_a_request_that_does_not_fit_the_canvas_or_names_no_length_is_refused() -> None:
+    assert canvas.refusal(prompt=10, new=6, block=16) is None
+    for new in (7, None):
+        expected = f"Invalid max_new_tokens: expected at most 6 (block_size 16, prompt 10), got {new}"
+        assert canvas.refusal(prompt=10, new=new, block=16) == expected
 
 
 def test_low_confidence_by_hand(sglang: SimpleNamespace) -> None:

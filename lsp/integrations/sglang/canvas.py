@@ -42,15 +42,16 @@ def around_config(original: Callable[[Any], Any], server_args: Any) -> Any:
     if given.dllm_algorithm != "LongestStablePrefixCanvas":
         name = given.dllm_algorithm
         raise ValueError(f"Invalid --dllm-algorithm: expected LongestStablePrefixCanvas for LLaDA, got {name}")
-    if not isinstance(settings.get("block_size"), int):
+    length = settings.get("block_size")
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
         raise ValueError(
             "Invalid --dllm-algorithm-config: expected a block_size, the length of a prompt and its answer together, "
-            f"got {settings.get('block_size')!r}"
+            f"got {length!r}"
         )
     return DllmConfig(
         algorithm=given.dllm_algorithm,
         algorithm_config=settings,
-        block_size=settings["block_size"],
+        block_size=length,
         mask_id=model.hf_config.mask_token_id,
         max_running_requests=given.max_running_requests or 1,
         first_done_first_out_mode=given.dllm_fdfo,
@@ -66,8 +67,8 @@ def read_yaml(path: str | None) -> dict[str, Any]:
     return found
 
 
-def refusal(prompt: int, new: int, block: int) -> str | None:
+def refusal(prompt: int, new: int | None, block: int) -> str | None:
     """Why a request cannot be served, in tokens of its prompt, its answer and the block; None if it can be."""
-    if prompt + new <= block:
+    if new is not None and prompt + new <= block:
         return None
     return f"Invalid max_new_tokens: expected at most {block - prompt} (block_size {block}, prompt {prompt}), got {new}"

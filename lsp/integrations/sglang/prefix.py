@@ -29,8 +29,8 @@ def advance(
 ) -> tuple[Tensor, list[bool]]:
     """The ids after a pass, and which blocks had no mask left before it.
 
-    Every other block commits at least one mask. Where the logits hold NaN it is the first mask alone, so that a broken
-    request ends without stopping the others.
+    Every other block commits at least one mask. Where the logits hold NaN, the prefix is the first mask alone, and NaN
+    is neither an island nor the best, so that a broken request ends without stopping the others.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _choose(
     stuck = (found.margins.gather(1, first[:, None]) < settings.rule.floor) & (counts > 0)[:, None]
     otherwise = chosen
     if settings.stuck == "best":
-        best = torch.where(masked, found.margins, -torch.inf).argmax(1, keepdim=True)
+        best = torch.where(masked, found.margins.nan_to_num(nan=-1.0), -torch.inf).argmax(1, keepdim=True)
         otherwise = masked & torch.zeros_like(masked).scatter(1, best, True)
     islands = torch.where(sure.any(1, keepdim=True), sure, otherwise)
     return torch.where(stuck, islands, chosen) | (sure & has_flag(vocabulary.flags, found.tokens, STOP))
