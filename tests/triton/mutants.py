@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import pytest
 
 import lsp_kernels.triton
 from tests.virtual_gpu import AccessError, RaceError
@@ -34,6 +39,14 @@ class Defect:
     old: str
     new: str
     cases: tuple[str, ...]
+
+
+def tried(defects: Sequence[Defect]) -> list[Any]:
+    """Every third defect; with LSP_EXAMPLES of 1 or more (make test-fuzz) all of them."""
+    every = 1 if float(os.environ.get("LSP_EXAMPLES", "0.5")) >= 1 else 3
+    later = pytest.mark.skip(reason="one defect in three: make test-fuzz tries all")
+    marks: list[Any] = [() if i % every == 0 else later for i in range(len(defects))]
+    return [pytest.param(defect, id=defect.name, marks=mark) for defect, mark in zip(defects, marks, strict=True)]
 
 
 def damaged(defect: Defect, directory: Path, family: str = "commit") -> ModuleType:

@@ -22,7 +22,7 @@ from tests.attention_cases import (
 )
 from tests.support import ints
 from tests.triton.interpreter import checked
-from tests.triton.mutants import NOTICED, Defect, damaged
+from tests.triton.mutants import NOTICED, Defect, damaged, tried
 from tests.triton.served import Served, limit_extra
 
 
@@ -275,7 +275,7 @@ def test_the_sound_kernel_passes(case: str, splits: int) -> None:
     CASES[case](Served(attention, splits))
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.name)
+@pytest.mark.parametrize("defect", tried(DEFECTS))
 def test_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     module = damaged(defect, tmp_path, "attention")
     for case in defect.cases:

@@ -13,7 +13,7 @@ from lsp_kernels import Noise, PrefixRule, Vocabulary, reference
 from lsp_kernels.triton import commit
 from tests.support import in_sparse_file, ints, same
 from tests.triton.interpreter import checked
-from tests.triton.mutants import NOTICED, Defect, damaged
+from tests.triton.mutants import NOTICED, Defect, damaged, tried
 from tests.triton.served import Served
 
 
@@ -416,7 +416,7 @@ def test_sound_kernels_pass(case: str, splits: int, tmp_path: Path) -> None:
     run(case, Served(commit, splits), tmp_path)
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.name)
+@pytest.mark.parametrize("defect", tried(DEFECTS))
 def test_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     module = damaged(defect, tmp_path)
     for case in defect.cases:

@@ -14,7 +14,7 @@ from lsp_kernels import Noise, PrefixRule, Vocabulary, reference
 from lsp_kernels.triton import head
 from tests.support import ints, same
 from tests.triton.interpreter import checked
-from tests.triton.mutants import NOTICED, Defect, damaged
+from tests.triton.mutants import NOTICED, Defect, damaged, tried
 from tests.triton.served import Served
 
 PLAIN = PrefixRule(0.25, 0.75, snap=False)
@@ -275,7 +275,7 @@ def test_sound_kernels_pass(case: str) -> None:
     CASES[case](Served(head, PROGRAMS))
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.name)
+@pytest.mark.parametrize("defect", tried(DEFECTS))
 def test_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     module = damaged(defect, tmp_path, "head")
     for case in defect.cases:
