@@ -113,12 +113,15 @@ def bench_token_stats(benchmark, report: Report, rows: int, size: int, dtype: to
     benchmark.pedantic(token_stats, args=(logits,), rounds=5)
 
 
-@pytest.mark.parametrize("kind", ["peaked", "flat"])
+@pytest.mark.parametrize("kind", ["flat", "peaked", "twice peaked"])
 def bench_noise(benchmark, report: Report, kind: str) -> None:
-    """Noise on given logits, where greedy is a bare read: of peaked rows nearly everything is passed by."""
+    """Noise on given logits, where greedy is a bare read.
+
+    Tiles are passed by that cannot reach the second best so far: with one peak that is low and few are, with two nearly
+    all.
+    """
     logits = torch.randn(ROWS, SIZE)
-    if kind == "peaked":
-        logits[:, SIZE // 2] = 40
+    logits[:, : {"flat": 0, "peaked": 1, "twice peaked": 2}[kind]] = 40
     noise = Noise(1.0, 5, torch.arange(ROWS))
     contenders = {
         "greedy": lambda: token_stats(logits),
