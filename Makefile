@@ -22,7 +22,7 @@ test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would
 test: $(READY) ## run the tests, and every benchmark once, tiny and untimed
 	@{ TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted; first=$$?; \
 	  $(BIN)/python -m pytest --ignore=tests/triton/interpreted $(BESIDE) bench; exit $$((first + $$?)); } > $(VENV)/tests_beside.log 2>&1 & beside=$$!; \
-	trap "kill $$beside" INT TERM; \
+	trap 'kill $$beside $$(pgrep -P $$beside)' INT TERM; \
 	$(BIN)/python -m pytest $(BESIDE:%=--ignore=%) tests; here=$$?; \
 	wait $$beside; there=$$?; \
 	cat $(VENV)/tests_beside.log; \

@@ -15,7 +15,7 @@ from bench.ratios import Report, interleave
 from bench.sizes import sized
 from lsp.generation import Run
 from lsp.models import Transformer
-from lsp.tiny.tasks import REGION, TASKS, generate
+from lsp.tiny.tasks import REGION, TASKS, generate, region
 
 PROBLEMS, SEATS, NEW = sized((64, 8, REGION), tiny=(5, 2, 8))
 SCHEDULERS = {"LSP, the default": "lsp", "Threshold 0.9": "threshold"}
@@ -23,9 +23,10 @@ KEPT_FULL, GROUPS, AT_ONCE, ONE_BY_ONE = "kept full", "group by group", "all at 
 
 
 def mixed_prompts(n: int) -> list[str]:
-    """Problems of all tasks, in a random order, so that long and short answers are in every group."""
-    each = -(-n // len(TASKS))
-    prompts = [problem.prompt for task in TASKS for problem in generate(task, each, split="dev", seed=7)]
+    """Problems of the tasks whose answers fit, in a random order, so that long and short ones are in every group."""
+    tasks = [task for task in TASKS if region(task) == REGION]
+    each = -(-n // len(tasks))
+    prompts = [problem.prompt for task in tasks for problem in generate(task, each, split="dev", seed=7)]
     random.Random(0).shuffle(prompts)
     return prompts[:n]
 

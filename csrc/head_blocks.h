@@ -94,7 +94,7 @@ struct Head {
     for (int m = 0; m < M; ++m)
       for (int n = 0; n < N; ++n) sum[m][n] = splat(0.0f);
     for (int64_t k = 0; k < depth; k += STRETCH) {
-      if (next) prefetch_rows<2>(next + k * PER_FACTOR, task.stride, M, std::min(STRETCH, depth - k) * PER_FACTOR);
+      if (next) prefetch_rows(next + k * PER_FACTOR, task.stride, M, std::min(STRETCH, depth - k) * PER_FACTOR);
       multiply(sum, weights + k, stride, 1, panel + k * N * LANES, N * LANES, std::min(STRETCH, depth - k));
     }
     for (int m = 0; m < M; ++m) {

@@ -58,8 +58,9 @@ inline NoiseTable noise_of(const MaybeTensor& noise, const Tensor& rows) {
 // An integer from which on the noise may exceed `level`; 2^32 if it never does. The noise of an integer grows with it, and
 // noise_blocks.h is wrong by less than the 1e-4 that are taken off the level.
 inline uint64_t least_integer(double level) {
+  if (level - 1e-4 > LARGEST_NOISE) return uint64_t(1) << 32;
   const double u = std::exp(-std::exp(1e-4 - level));
-  return uint64_t(std::max(std::floor(u * 0x1p32) - 1, 0.0)) + (level - 1e-4 > LARGEST_NOISE);
+  return uint64_t(std::max(std::floor(u * 0x1p32) - 1, 0.0));
 }
 
 }  // namespace LSP_NAMESPACE

@@ -11,15 +11,23 @@ from typing import Any
 from lsp import extras as extras  # first: it names what is not installed
 from lsp import models, schedulers, tokens
 from lsp.decoding import Custom, DecodingError, Options, Scheduler, decode
-from lsp.generation import Generation, generate, stream
+from lsp.generation import Fill, Generation, generate, stream
 from lsp.models import adapt, load, load_tokenizer, register, save_pretrained
 from lsp.schedulers import (
+    AdaBlock,
+    EntropyBound,
     Factor,
     FixedPrefix,
+    Frechet,
     Full,
+    Klass,
+    Less,
+    LocalLeap,
     LongestStablePrefix,
     Prophet,
     ScatteredMargin,
+    SchED,
+    SlidingBlock,
     Threshold,
     TopK,
 )
@@ -27,17 +35,26 @@ from lsp.tracing import Trace, trace
 from lsp_kernels.errors import deprecated
 
 __all__ = [
+    "AdaBlock",
     "Custom",
     "DecodingError",
+    "EntropyBound",
     "Factor",
+    "Fill",
     "FixedPrefix",
+    "Frechet",
     "Full",
     "Generation",
+    "Klass",
+    "Less",
+    "LocalLeap",
     "LongestStablePrefix",
     "Options",
     "Prophet",
     "ScatteredMargin",
+    "SchED",
     "Scheduler",
+    "SlidingBlock",
     "Threshold",
     "TopK",
     "Trace",

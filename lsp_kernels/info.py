@@ -136,8 +136,10 @@ def report(more: Mapping[str, Callable[[], Report]]) -> None:
     for title, section in sections.items():
         print(title)
         try:
-            for name, value in section():
-                print(f"  {name:<16} {value}")
+            rows = list(section())
+            width = max([16, *(len(name) for name, _ in rows)])
+            for name, value in rows:
+                print(f"  {name:<{width}} {value}")
         except Exception as error:  # the report must work where the installation does not
             print(f"  {'unavailable':<16} {type(error).__name__}: {error}")
     sys.stdout.flush()

@@ -26,6 +26,7 @@ from lsp.extras import needed_by
 from lsp.files import check_writable, write_whole
 from lsp.models.checkpoint import fingerprint
 from lsp.ranks import in_torchrun, leave, own_device, ranks_of
+from lsp.tiny import known_tasks
 from lsp.tiny.tasks import SPLITS, TASKS
 from lsp.tracing.printable import printable
 
@@ -39,7 +40,7 @@ Tasks = Annotated[
         "--task",
         metavar="NAME",
         help=f"{', '.join(TASKS)}, or a file of JSON lines with prompt (or question) and answer. May be repeated.",
-        show_default="all of the embedded tasks",
+        show_default="all that tiny was trained for",
     ),
 ]
 Count = Annotated[int, typer.Option("--problems", metavar="N", min=1, help="Problems per task.")]
@@ -95,6 +96,8 @@ def compare(
 ) -> None:
     """Runs Full, fixed prefixes, LSP, and its rivals on the same problems and shows what each solves and costs.
 
+    KLASS is left out where the vocabulary is too large for it.
+
     The speed-up is against Full over the whole answer, measured in this very run. The flip rate is the share of open
     masks that change their best token between two passes, between 25 % and 75 % of completion.
 
@@ -112,16 +115,22 @@ def compare(
         check_output(path, tables.FORMATS)
     check_plot(plot)
     sets = problem_sets(task, n=problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
-    settings = comparison.paper_settings(block_length)
-    settings = [setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in settings]
     device = str(own_device(device)) if in_torchrun() else device
     network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
-    length = o.region(model, max_new_tokens)
+    rows_of_paper = comparison.paper_settings(block_length)
+    settings = [setting for setting in rows_of_paper if setting.possible(network.config.vocab_size)]
+    settings = [setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in settings]
+    lengths = {each.name: o.region(model, max_new_tokens, each.region) for each in sets}
     about: dict[str, Any] = {"model": model, "problems": max(map(len, sets)), "split": split, "seed": seed}
-    about |= {"max_new_tokens": length, "block_length": block_length, "device": device}
+    same = len(set(lengths.values())) == 1
+    about |= {
+        "max_new_tokens": next(iter(lengths.values())) if same else lengths,
+        "block_length": block_length,
+        "device": device,
+    }
     about |= {"batch": batch, "dtype": str(network.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
     about |= {} if batch_size is None else {"batch_size": batch_size}
-    arguments = {"max_new_tokens": length, "batch": batch, "flips": flips, "tokenizer": tokenizer}
+    arguments = {"batch": batch, "flips": flips, "tokenizer": tokenizer}
     arguments |= {"batch_size": batch_size}
     assert network.source is not None
     weights = None if journal is None else fingerprint(network.source)
@@ -136,6 +145,7 @@ def compare(
     for each in sets:
         total = -(-comparison.total_of(each, settings, batch, flips) // workers.size)
         failure: comparison.NotJudgedError | None = None
+        arguments |= {"max_new_tokens": lengths[each.name]}
         with bar(each.name, total) as advance:
             try:
                 results = comparison.compare(network, each, settings, advance=advance, workers=workers, **arguments)
@@ -162,7 +172,7 @@ def compare(
 
 def problem_sets(tasks: Sequence[str] | None, **options: Any) -> list[Problems]:
     """The problems of every task; two of the same name could not be told apart in the results."""
-    sets = [load_problems(name, **options) for name in tasks or TASKS]
+    sets = [load_problems(name, **options) for name in tasks or known_tasks()]
     if len({each.name for each in sets}) < len(sets):
         raise ValueError(f"Invalid task: expected different names, got {', '.join(each.name for each in sets)}")
     return sets

@@ -12,7 +12,8 @@ from rich.text import Text
 
 import lsp
 from lsp.cli.compare import check_output
-from lsp.tiny.tasks import REGION, TASKS, CouldNotJudge, Problem, check_judge, generate, verify
+from lsp.tiny import known_tasks
+from lsp.tiny.tasks import CouldNotJudge, Problem, check_judge, generate, region, verify
 from lsp.tracing import terminal
 from lsp.tracing.html import write
 from lsp.tracing.printable import printable
@@ -37,7 +38,7 @@ def demo(
     ),
     problems: Annotated[int, typer.Option(metavar="N", min=1, help="Problems of each task, e.g. --problems 10.")] = 4,
 ) -> None:
-    """Solves held-out problems of the embedded model's four tasks under several schedulers, and compares them.
+    """Solves held-out problems of the embedded model's tasks under several schedulers, and compares them.
 
     \b
       lsp demo
@@ -63,21 +64,23 @@ class Solver:
         self.model = lsp.load("tiny")
         self.tokenizer = lsp.load_tokenizer(self.model)
         vocabulary = lsp.tokens.vocabulary(self.tokenizer, self.model.config)
-        self.given = {"tokenizer": self.tokenizer, "vocabulary": vocabulary, "max_new_tokens": REGION}
+        self.given = {"tokenizer": self.tokenizer, "vocabulary": vocabulary}
         for arguments in SCHEDULERS.values():  # so that the first call of each is not timed
-            lsp.generate(self.model, "Use 3, 5 and 7 to make 15.\n", **self.given, **arguments)
+            lsp.generate(self.model, "Use 3, 5 and 7 to make 15.\n", max_new_tokens=32, **self.given, **arguments)
 
     def solve(self, problem: Problem) -> list[Solved]:
         """The problem decoded by every scheduler, one after the other."""
-        answers = [lsp.generate(self.model, problem.prompt, **self.given, **how)[0] for how in SCHEDULERS.values()]
+        given = {**self.given, "max_new_tokens": region(problem.task)}
+        answers = [lsp.generate(self.model, problem.prompt, **given, **how)[0] for how in SCHEDULERS.values()]
         verdicts = verify([problem] * len(answers), [answer.text or "" for answer in answers])
         each = zip(SCHEDULERS, answers, verdicts, strict=True)
         return [Solved(problem, name, answer, right) for name, answer, right in each]
 
     def traces(self, problem: Problem) -> list[lsp.Trace]:
         """The traces of LSP and of the rival that commits scattered tokens."""
+        given = {**self.given, "max_new_tokens": region(problem.task)}
         each = [SCHEDULERS[LSP], SCHEDULERS[THRESHOLD]]
-        return [lsp.trace(self.model, problem.prompt, **self.given, **how)[0] for how in each]
+        return [lsp.trace(self.model, problem.prompt, **given, **how)[0] for how in each]
 
 
 def run(console: Console, problems: int, page: Path) -> None:
@@ -104,7 +107,7 @@ def run(console: Console, problems: int, page: Path) -> None:
 def judged(console: Console) -> list[str]:
     """The tasks whose answers can be judged on this system; says why others are left out."""
     out = []
-    for task in TASKS:
+    for task in known_tasks():
         try:
             check_judge(task)
             out.append(task)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +30,7 @@ def evaluate(
         typer.Option(
             metavar="NAME,…",
             help="Tasks of lm-eval, and those of this package: lsp_gsm8k, lsp_sudoku, lsp_countdown, lsp_humaneval, "
-            "lsp_mbpp, lsp_tiny_arithmetic, lsp_tiny_sudoku, lsp_tiny_countdown, lsp_tiny_code.",
+            "lsp_mbpp, lsp_tiny_arithmetic, lsp_tiny_sudoku, lsp_tiny_countdown, lsp_tiny_code, lsp_tiny_traces.",
         ),
     ],
     batch_size: Annotated[
@@ -66,7 +67,23 @@ def evaluate(
     )
     asked.include_path = [str(FOLDER), *([asked.include_path] if asked.include_path else [])]
     setup_logging()
-    asked.func(asked)
+    with documents_for_all():
+        asked.func(asked)
+
+
+@contextmanager
+def documents_for_all() -> Iterator[None]:
+    """lm-eval cannot run a process that gets no document of a task, and does not say so."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        yield
+    except ValueError as error:
+        if processes == 1 or "did not find any docs" not in str(error):
+            raise
+        raise ValueError(
+            f"Invalid number of processes: expected at most as many as every task has documents (--limit counts), "
+            f"got {processes}"
+        ) from error
 
 
 def model_arguments(how: o.Decoding, **more: Any) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from lsp.tracing import terminal
 from lsp.tracing.printable import printable
 
 EMPTY = {
-    True: "The answer is empty. The embedded model knows four tasks and no more: stories of a few additions and such, "
-    "4x4 Sudokus, Countdown with three numbers, small Python functions; lsp demo shows examples.",
+    True: "The answer is empty. The embedded model knows a few tasks and no more: stories of a few additions and such, "
+    "4x4 Sudokus, Countdown with three numbers, small functions and programs; lsp demo shows examples.",
     False: "The answer is empty: the model ended it at once. Instructed models expect --chat.",
 }
 """What to say of an answer without text, by whether the embedded model gave it."""
@@ -33,6 +33,9 @@ def generate(
     prompts: o.Prompts = None,
     file: o.Files = None,
     batch_size: o.BatchSize = None,
+    n: Annotated[
+        int, typer.Option("--n", metavar="N", min=1, help="Samples of each prompt, with a temperature, e.g. --n 4.")
+    ] = 1,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text of one prompt as it is committed.")] = False,
     by_pass: Annotated[
         bool, typer.Option("--by-pass", help="Mark and colour every token by the pass that committed it.")
@@ -65,14 +68,14 @@ def generate(
         raise ValueError("Invalid output: expected at most one of --stream, --by-pass and --json, got several")
     if logprobs and not as_json:
         raise ValueError("Invalid output: expected --json with --logprobs, got --logprobs alone")
-    if stream and len(texts) > 1:
-        raise ValueError(f"Invalid prompt: expected a single one with --stream, got {len(texts)}")
+    if stream and len(texts) * n > 1:
+        raise ValueError(f"Invalid prompt: expected a single one with --stream, got {len(texts) * n}")
     network, tokenizer = o.load_model(how.model, device=how.device, tensor_parallel=in_torchrun(), **how.load)
     if isinstance(network, ParallelTransformer):
         texts = network.ranks.share(texts)
     inputs = how.inputs(texts)
     arguments = {"tokenizer": tokenizer, "scheduler": how.scheduler, "batch_size": batch_size, **how.arguments}
-    arguments["logprobs"] = logprobs
+    arguments |= {"n": n, "logprobs": logprobs, "max_new_tokens": how.length(texts)}
     with o.saying_what_was_committed(tokenizer):
         if stream and is_first():
             answers = show_stream(Run(network, inputs, **arguments))
@@ -115,6 +118,7 @@ def to_json(answer: Generation) -> str:
             "committed_in": answer.committed_in,
             "steps": answer.committed_in,  # its old name, for one release
             "logprobs": None if answer.logprobs is None else answer.logprobs.tolist(),
+            "fills": [fill.text for fill in answer.fills],
             "finished": answer.finished,
             "passes": answer.passes,
             "positions": answer.positions,

@@ -18,7 +18,7 @@ from lsp.cli import settings
 from lsp.decoding import Scheduler
 from lsp.models import Transformer
 from lsp.models.loading import as_device
-from lsp.prompts import tokenizer_of
+from lsp.prompts import MARKER, tokenizer_of
 from lsp.ranks import is_first
 from lsp.tiny.tasks import REGION
 
@@ -51,7 +51,12 @@ Shifted = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where the model runs, e.g. --device cuda:0.")]
-Prompts = Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="One or several texts to continue.")]
+Prompts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PROMPT", help="One or several texts to continue; in them <mask:N> is filled with N tokens."
+    ),
+]
 Files = Annotated[
     list[str] | None,
     typer.Option("--file", metavar="FILE", help="A file that holds one prompt; - is stdin. May be repeated."),
@@ -61,7 +66,8 @@ MaxNewTokens = Annotated[
     typer.Option(
         metavar="N",
         help="How many masks follow the prompt, e.g. --max-new-tokens 256.",
-        show_default=f"{REGION} for tiny, which was trained for that, else 128",
+        show_default=f"{REGION} for tiny, which was trained for that, more if its task needs it; else 128; none if "
+        "a prompt has <mask:N>",
     ),
 ]
 BatchSize = Annotated[
@@ -92,6 +98,22 @@ BlockLength = Annotated[
     int | None,
     typer.Option(metavar="N", help="Commit block by block, e.g. --block-length 32.", show_default="no blocks"),
 ]
+Blocks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="fixed, delimiter (a block ends at a confident delimiter), or sliding (with the first mask).",
+        show_default="what the scheduler brings along: fixed but for adablock and sliding",
+    ),
+]
+DelimiterConfidence = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        help="The confidence at which a delimiter ends a block, for --blocks delimiter.",
+        show_default="0.3",
+    ),
+]
 Lookahead = Annotated[
     str | None,
     typer.Option(
@@ -104,7 +126,7 @@ Cache = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="prefix, block (needs --block-length), or none, which computes everything in every pass.",
+        help="prefix, block or dual (both need --block-length), or none, which computes everything in every pass.",
         show_default="prefix",
     ),
 ]
@@ -133,6 +155,22 @@ Graph = Annotated[
     typer.Option("--graph/--no-graph", help="Capture passes in CUDA graphs and replay them.", show_default="no-graph"),
 ]
 Temperature = Annotated[float, typer.Option(metavar="T", help="Scale of the sampling noise, e.g. --temperature 0.7.")]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P", help="Sample from the fewest tokens that reach P, e.g. --top-p 0.95.", show_default="all tokens"
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(metavar="K", help="Sample from the K most likely tokens, e.g. --top-k 50.", show_default="all tokens"),
+]
+CfgScale = Annotated[
+    float,
+    typer.Option(
+        metavar="S", help="Scale of classifier-free guidance away from a prompt of masks, e.g. --cfg-scale 1."
+    ),
+]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the sampling noise; prompt i has N + i.")]
 Stops = Annotated[
     list[str] | None,
@@ -192,9 +230,11 @@ def read_text(file: str) -> str:
         raise ValueError(f"Invalid {file}: expected text in UTF-8, got {error}") from None
 
 
-def region(model: str, max_new_tokens: int | None) -> int:
-    """How many masks follow a prompt."""
-    return max_new_tokens if max_new_tokens is not None else REGION if model == EMBEDDED else 128
+def region(model: str, max_new_tokens: int | None, needed: int = 0) -> int:
+    """How many masks follow a prompt: as asked, or as usual, and at least as many as the task needs."""
+    if max_new_tokens is not None:
+        return max_new_tokens
+    return max(REGION if model == EMBEDDED else 128, needed)
 
 
 def wants_chat(model: str, chat: bool | None) -> bool:
@@ -220,12 +260,17 @@ def decoding(
     scheduler: SchedulerName = None,
     settings_: Settings = None,
     block_length: BlockLength = None,
+    blocks: Blocks = None,
+    delimiter_confidence: DelimiterConfidence = None,
     lookahead: Lookahead = None,
     cache: Cache = None,
     refresh_every: RefreshEvery = None,
     refresh_scattered: RefreshScattered = None,
     stop_early: StopEarly = None,
     temperature: Temperature = 0.0,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    cfg_scale: CfgScale = 0.0,
     graph: Graph = None,
     seed: Seed = 0,
     stop: Stops = None,
@@ -235,12 +280,17 @@ def decoding(
     """The options that all commands which decode share. They are checked before a model is loaded."""
     loop: dict[str, Any] = {
         "block_length": block_length,
+        "blocks": blocks,
+        "delimiter_confidence": delimiter_confidence,
         "lookahead": lookahead,
         "cache": cache,
         "refresh_every": refresh_every,
         "refresh_scattered": refresh_scattered,
         "stop_early": stop_early,
         "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "cfg_scale": cfg_scale,
         "graph": graph,
     }
     loop = {name: value for name, value in loop.items() if value is not None}
@@ -280,6 +330,11 @@ class Decoding(NamedTuple):
     chat: bool
     arguments: dict[str, Any]
     asked: Asked
+
+    def length(self, texts: Sequence[str]) -> int | None:
+        """How many masks follow the prompts: by default none if they have their own, which `lsp.generate` sees to."""
+        chosen = self.asked.max_new_tokens is not None or not any(MARKER.search(text) for text in texts)
+        return self.arguments["max_new_tokens"] if chosen else None
 
     def inputs(self, texts: Sequence[str]) -> list[Any]:
         """The prompts, as chats if they go through the chat template."""

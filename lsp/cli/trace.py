@@ -12,7 +12,7 @@ import lsp
 from lsp.cli import options as o
 from lsp.cli import settings
 from lsp.files import check_writable
-from lsp.tiny.tasks import MOST, TASKS
+from lsp.tiny.tasks import MOST, TASKS, region
 from lsp.tiny.tasks import generate as problems
 from lsp.tracing.html import write as write_page
 
@@ -63,7 +63,9 @@ def trace(
         check_writable(path)
     text = the_prompt(prompt, file, task, index)
     network, tokenizer = o.load_model(how.model, device=how.device, **how.load)
-    arguments = {"tokenizer": tokenizer, **how.arguments}
+    arguments = {"tokenizer": tokenizer, **how.arguments, "max_new_tokens": how.length([text])}
+    if prompt is None and file is None:
+        arguments["max_new_tokens"] = o.region(how.model, how.asked.max_new_tokens, region(task))
     with o.saying_what_was_committed(tokenizer):
         traces = [lsp.trace(network, how.inputs([text]), scheduler=one, **arguments)[0] for one in rivals.values()]
     if out.suffix == ".html":

@@ -51,26 +51,28 @@ def tune(
     c.check_output(out, (".jsonl",))
     results.check_ours(out)
     c.check_plot(plot)
-    candidates = grid.grid()
     preset = grid.describe(LongestStablePrefix(), LongestStablePrefix().options)
+    candidates = grid.grid()
     if start:
         seen = [row for path in start for row in results.read(path)]
         kept = verdict.worth_another_look(seen) | {preset}
         candidates = [each for each in candidates if each.name in kept or verdict.always_shown(each)]
     sets = c.problem_sets(task, n=problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
     network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
-    length = o.region(model, max_new_tokens)
-    about = {"model": model, "split": split, "seed": seed, "max_new_tokens": length}
+    candidates = [each for each in candidates if each.setting.possible(network.config.vocab_size)]
+    lengths = {each.name: o.region(model, max_new_tokens, each.region) for each in sets}
+    about = {"model": model, "split": split, "seed": seed}
     about["dtype"] = str(network.dtype).removeprefix("torch.")
     assert network.source is not None
     about["weights"] = fingerprint(network.source)
-    arguments = {"max_new_tokens": length, "batch": batch, "batch_size": batch_size, "tokenizer": tokenizer}
+    arguments = {"batch": batch, "batch_size": batch_size, "tokenizer": tokenizer}
     with results.writing(out):
         for each in sets:  # what does not belong together is noticed before the work
-            grid.results(out, about, each)
+            grid.results(out, about, each, lengths[each.name])
         for each in sets:
+            given = {"max_new_tokens": lengths[each.name], **arguments}
             with c.bar(each.name, len(candidates)) as advance:
-                grid.run(network, each, candidates, out, about=about, advance=advance, **arguments)
+                grid.run(network, each, candidates, out, about=about, advance=advance, **given)
     asked = {(each.name, len(each)) for each in sets}
     rows = [row for row in grid.results(out, about) if (row["task"], row["n"]) in asked]
     print(printable(verdict.verdict(rows, preset)), end="")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lsp.decoding.canvas import Canvas
+from lsp.decoding.guidance import Twin
 from lsp.decoding.seats import Seats
 from lsp_kernels import PrefixCache
 
@@ -23,7 +24,8 @@ class Batch(NamedTuple):
     canvases : list of Canvas
         All seated sequences, also the finished ones.
     tokens, positions : Tensor, int64 [T]
-        The packed tokens, and where each stands in its own sequence.
+        The packed tokens, and where each stands in its own sequence. With guidance the twins of the canvases follow, as
+        further sequences in the same order.
     cu_seqlens : Tensor, int32 [B + 1]
         The borders of the sequences.
     append : list of int
@@ -45,15 +47,21 @@ class Batch(NamedTuple):
 
 
 def begin_pass(seats: Seats, cache: PrefixCache) -> Batch:
-    """Lays out a pass over what is not frozen: the front of every sequence, then the rest. Refreshes what is due."""
+    """Lays out a pass over what is not frozen: the front of every sequence, its masks within `lookahead`, and the given
+    tokens right of the first mask. Refreshes what is due."""
     canvases = seats.canvases
-    if due := [b for b, canvas in enumerate(canvases) if canvas.begin_pass()]:
-        cache.refresh(due)
-    tokens = np.concatenate([canvas.tokens[canvas.pass_begin : canvas.pass_end] for canvas in canvases])
-    positions = np.concatenate([np.arange(canvas.pass_begin, canvas.pass_end) for canvas in canvases])
-    borders = np.cumsum([0, *(canvas.pass_length for canvas in canvases)], dtype=np.int32)
+    for canvas in canvases:
+        canvas.begin_pass()
+    sequences: list[Canvas | Twin] = [*canvases, *(canvas.twin for canvas in canvases if canvas.twin is not None)]
+    held = cache.frozen  # by row: sequence b has row b
+    if due := {b: sequence.frozen for b, sequence in enumerate(sequences) if sequence.frozen < held[b]}:
+        cache.truncate(due)
+    where = [sequence.pass_positions for sequence in sequences]
+    tokens = np.concatenate([sequence.tokens[places] for sequence, places in zip(sequences, where, strict=True)])
+    positions = np.concatenate(where)
+    borders = np.cumsum([0, *map(len, where)], dtype=np.int32)
     ids, places = torch.from_numpy(np.stack([tokens, positions])).to(cache.device)
     cu_seqlens = torch.from_numpy(borders).to(cache.device)
-    append = [canvas.append for canvas in canvases]
+    append = [sequence.append for sequence in sequences]
     anew = any(canvas.frozen == 0 and canvas.pass_length for canvas in canvases)
     return Batch([*seats.numbers], canvases, ids, places, cu_seqlens, append, borders.tolist(), anew)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lsp.decoding.blocks import NOWHERE, block_of
+from lsp.decoding.guidance import Twin
+from lsp.decoding.history import History
 from lsp_kernels.errors import as_integer
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Canvas:
-    """A prompt followed by masks.
+    """A prompt followed by masks. The prompt may have masks of its own, in runs that are called holes.
 
     Attributes
     ----------
@@ -24,46 +27,76 @@ class Canvas:
         The whole sequence; masked positions hold the mask id.
     masked : bool array
         Whether a position is still open. A flag, so that no committed token can be taken for a mask.
+    given : bool array
+        Whether a position had a token from the start.
     prompt_length : int
+        How many tokens the prompt has, its masks included.
+    start, tail : int
+        The first mask, and where the masks begin that no given token follows. Both are the end of a prompt without
+        masks.
     end : int
-        Where the sequence ends; a committed stop moves it to the left.
+        Where the sequence ends; a committed stop moves it to the left, but never past `tail`.
+    stop : int or None
+        The stop that moved it last.
     frozen : int
         How many tokens have their K/V in the cache.
     pass_begin, pass_end : int
-        The positions of the current pass: from the first that is not frozen to here.
+        The positions of the current pass: from the first that is not frozen to here, and after that `context`.
+    context : int64 array
+        The positions from `pass_end` on whose tokens are given: a pass may leave out masks, but nothing else.
+    block : Block
+        The masks that may be committed in the pass are those of this block.
     append : int
         How many of them the pass appends to the cache: the front.
     passes, positions : int
         How many passes it took part in so far, and how many token positions went through the model in all of them.
     committed_in : int64 array
-        Which pass, from 0, committed the token of each position; -1 for the prompt and for masks.
+        Which pass, from 0, committed the token of each position; -1 for given tokens and for masks.
+    twin : Twin or None
+        What guidance compares it with, if there is guidance; its positions count too.
+    history : History
+        What its last passes predicted, if a scheduler asks for that.
     logprobs : float32 array or None
-        Log-probability of the token of each position when it was committed, without noise, if asked for; NaN for the
-        prompt, for masks, and for tokens that a scheduler wrote without being given them by the step.
+        Log-probability of the token of each position when it was committed, without noise, if asked for; NaN for given
+        tokens, for masks, and for tokens that a scheduler wrote without being given them by the step.
     """
 
     def __init__(
-        self, prompt: Sequence[int], max_new_tokens: int, model: Model, options: Options, logprobs: bool = False
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        model: Model,
+        options: Options,
+        logprobs: bool = False,
+        negative: Sequence[int] | None = None,
     ) -> None:
         self.prompt_length, self.options, self.shifted = len(prompt), options, model.config.shifted
         self.vocab_size, self.mask, self.cached = model.config.vocab_size, model.config.mask_id, model.cached
         self.tokens = np.full(len(prompt) + max_new_tokens, self.mask, dtype=np.int64)
         self.tokens[: self.prompt_length] = prompt
-        self.masked = np.arange(len(self.tokens)) >= self.prompt_length
+        self.masked = self.tokens == self.mask
+        self.given = ~self.masked
+        self.tail = int(np.flatnonzero(self.given)[-1]) + 1 if self.given.any() else 0
+        self.start = int(np.argmax(self.masked)) if self.masked.any() else len(self.tokens)
         self.committed_in = np.full(len(self.tokens), -1, dtype=np.int64)
         self.logprobs = np.full(len(self.tokens), np.nan, dtype=np.float32) if logprobs else None
         self.end, self.frozen, self.append = len(self.tokens), 0, 0
-        self.masks_at_start = max_new_tokens
+        self.stop: int | None = None
+        self.masks_at_start = int(self.masked.sum())
         self.passes, self.positions = 0, 0
+        self.history = History()
         self.pass_begin = self.pass_end = 0
-        self._block = -1  # the block of the last pass
+        self.context = np.zeros(0, dtype=np.int64)
+        self.twin = Twin(self, negative) if options.cfg_scale else None
+        self.block = NOWHERE  # of the last pass
+        self._suffix_end = 0  # where the part ends that a dual cache holds
         self._scattered = False  # whether the last pass left masks open before a token that it committed
 
     @property
     def first_mask(self) -> int:
         """The end of the committed run at the left end."""
-        open_ = self.masked[self.prompt_length : self.end]
-        return self.prompt_length + int(np.argmax(open_)) if open_.any() else self.end
+        open_ = self.masked[self.start : self.end]
+        return self.start + int(np.argmax(open_)) if open_.any() else self.end
 
     @property
     def masks_left(self) -> int:
@@ -75,15 +108,21 @@ class Canvas:
 
     @property
     def pass_length(self) -> int:
-        return self.pass_end - self.pass_begin
+        return self.pass_end - self.pass_begin + len(self.context)
+
+    @property
+    def pass_positions(self) -> np.ndarray:
+        """All positions of the pass in their order: from left to right, but with the block last on a dual cache."""
+        where = np.concatenate([np.arange(self.pass_begin, self.pass_end), self.context])
+        if self.options.cache != "dual":
+            return where
+        inside = (where >= self.block.begin - self.shifted) & (where < self.block_end)
+        return np.concatenate([where[~inside], where[inside]])
 
     @property
     def block_end(self) -> int:
-        """The end of the block that holds the first mask."""
-        length = self.options.block_length
-        if length is None:
-            return self.end
-        return min(self.end, self.prompt_length + ((self.first_mask - self.prompt_length) // length + 1) * length)
+        """The end of the block that may be committed in the pass."""
+        return min(self.end, self.block.end)
 
     @property
     def masks(self) -> np.ndarray:
@@ -97,50 +136,78 @@ class Canvas:
 
     @property
     def run(self) -> np.ndarray:
-        """The new tokens that are final: all that was committed up to the first mask."""
-        return self.tokens[self.prompt_length : self.first_mask]
+        """The tokens from `start` on that are final: all up to the first mask that is open."""
+        return self.tokens[self.start : self.first_mask]
+
+    @property
+    def holes(self) -> list[np.ndarray]:
+        """The positions of each run of masks that the prompt came with, without what a stop has dropped."""
+        where = np.flatnonzero(~self.given[: min(self.prompt_length, self.end)])
+        return np.split(where, np.flatnonzero(np.diff(where) > 1) + 1) if len(where) else []
 
     def begin_pass(self) -> bool:
-        """Lays out the pass; says whether everything is computed anew."""
+        """Lays out the pass, that of the twin too; says whether everything is computed anew."""
+        anew = self._begin_pass()
+        if self.twin is not None:
+            self.twin.begin_pass(anew)
+        return anew
+
+    def _begin_pass(self) -> bool:
         if not self.active:
-            self.pass_begin, self.pass_end, self.append = self.end, self.end, 0
+            self.pass_begin, self.pass_end, self.append, self.context = self.end, self.end, 0, self.context[:0]
             return False
         options, first = self.options, self.first_mask
-        block = (first - self.prompt_length) // (options.block_length or len(self.tokens))
-        anew = self._computes_anew(block)
-        self._block = block
+        block = block_of(self, self.block)
+        anew = self._computes_anew(new_block=block.begin != self.block.begin)
+        self.block = block
         if anew:
             self.frozen = 0
-        front_end = first
-        if options.cache == "block":
-            front_end = min(first, self.prompt_length + block * (options.block_length or 0))
+        front_end = block.begin if options.by_block else first
         # A shifted model predicts the first mask from the token before it, which therefore stays in the pass.
         self.append = 0 if options.exact else max(0, front_end - self.shifted - self.frozen)
         self.pass_begin, self.pass_end = self.frozen, self.end
         if options.lookahead is not None:
             last = first if options.block_length is None else self.block_end
             self.pass_end = min(self.end, last + options.lookahead)
+        self.context = self.pass_end + np.flatnonzero(~self.masked[self.pass_end : self.end])
+        if options.cache == "dual":
+            self.context = self.context[:0]
+            self._hold_suffix(anew)
         return anew
 
-    def _computes_anew(self, block: int) -> bool:
+    def _hold_suffix(self, anew: bool) -> None:
+        """Fast-dLLM's dual cache: it holds all but the block, in one piece, which a block's first pass appends.
+
+        Later passes run the block alone. What a stop has dropped of the suffix leaves the cache.
+        """
+        begin = self.block.begin - self.shifted
+        if anew:
+            self.append, self._suffix_end = begin + self.pass_end - self.block_end, self.pass_end
+        else:
+            self.frozen = begin + max(0, min(self.end, self._suffix_end) - self.block.end)
+            self.append, self.pass_begin, self.pass_end = 0, begin, self.block_end
+
+    def _computes_anew(self, *, new_block: bool) -> bool:
         options = self.options
-        if options.cache == "block":
-            return block != self._block
+        if options.by_block:
+            return new_block
         by_count = options.refresh_every is not None and self.passes % options.refresh_every == 0
         return options.exact or by_count or (options.refresh_scattered and self._scattered)
 
     def accept(
         self, where: np.ndarray, what: np.ndarray, stops: Collection[int], logprobs: np.ndarray | None = None
     ) -> None:
-        """Commits tokens that `check` let pass. Everything to the right of the first stop is dropped."""
+        """Commits tokens that `check` let pass. A stop drops all that follows it, as far as no given token does."""
         self.tokens[where], self.masked[where] = what, False
         self.committed_in[where] = self.passes
         if self.logprobs is not None:
             self.logprobs[where] = logprobs
         ends = [int(p) for p, token in zip(where, what, strict=True) if int(token) in stops]
-        if ends:
+        if ends and max(min(ends) + 1, self.tail) <= self.end:
+            self.stop = int(self.tokens[min(ends)])
             self.finish(min(ends) + 1)
-        self._scattered = bool((where[where < min(ends, default=self.end)] > self.first_mask).any())
+        last = min((p for p in ends if p >= self.tail), default=self.end)  # a stop that drops the rest is no island
+        self._scattered = bool((where[where < min(last, self.end)] > self.first_mask).any())
 
     def check(self, where: np.ndarray, what: np.ndarray) -> None:
         """Refuses a choice of a scheduler that cannot be committed."""
@@ -165,22 +232,23 @@ class Canvas:
         self.frozen += self.append
         self.passes += self.pass_length > 0
         if self.pass_length:  # a model without a cache computes the frozen prefix too
-            self.positions += self.pass_length if self.cached else self.pass_end
+            self.positions += self.pass_length if self.cached else int(self.pass_positions[-1]) + 1
+            self.positions += 0 if self.twin is None else self.twin.end_pass()
 
     def finish(self, end: int) -> None:
-        """Drops what lies at `end` and beyond."""
-        self.end = min(self.end, end)
+        """Drops what lies at `end` and beyond, except given tokens and what lies before them."""
+        self.end = min(self.end, max(end, self.tail))
 
 
-def check_prompts(prompts: Sequence[Sequence[int]], max_new_tokens: int, config: Config) -> int:
-    """Refuses what cannot be decoded; returns the mask id."""
+def check_prompts(prompts: Sequence[Sequence[int]], max_new_tokens: int, config: Config, *, holes: bool = True) -> int:
+    """Refuses what cannot be decoded, without `holes` also masks in a prompt; returns the mask id."""
     as_integer("max_new_tokens", max_new_tokens, 0)
     if config.mask_id is None:
         raise ValueError(
             "Invalid model: expected a mask id in its config, got none; pass mask_id to lsp.load or lsp.adapt"
         )
     for b, prompt in enumerate(prompts):
-        check_prompt(f"prompts[{b}]", prompt, config)
+        check_prompt(f"prompts[{b}]", prompt, config, holes)
         if config.max_length is not None and len(prompt) + max_new_tokens > config.max_length:
             raise ValueError(
                 f"Invalid max_new_tokens: expected at most {config.max_length - len(prompt)} (prompts[{b}] has "
@@ -201,12 +269,15 @@ def check_seeds(seeds: Sequence[int], prompts: int) -> Sequence[int]:
     return [index(seed) for seed in seeds]
 
 
-def check_prompt(name: str, prompt: Sequence[int], config: Config) -> None:
+def check_prompt(name: str, prompt: Sequence[int], config: Config, holes: bool = True) -> None:
     for i, token in enumerate(prompt):
         if not 0 <= as_integer(f"{name}[{i}]", token, 0) < config.vocab_size:
             raise ValueError(f"Invalid {name}[{i}]: expected an id from 0 to {config.vocab_size - 1}, got {token}")
-        if token == config.mask_id:
+        if token == config.mask_id and not holes:
             raise ValueError(f"Invalid {name}[{i}]: expected no mask in a prompt, got the mask id {token}")
+        if token == config.mask_id and config.shifted and i == 0:
+            expected = "expected a token, as the model's logits are shifted and nothing predicts position 0"
+            raise ValueError(f"Invalid {name}[0]: {expected}, got the mask id {token}")
     if config.shifted and not len(prompt):
         raise ValueError(f"Invalid {name}: expected at least one token, as the model's logits are shifted, got none")
     if config.max_length is not None and len(prompt) > config.max_length:

@@ -63,7 +63,7 @@ class Inputs:
 
     def __init__(self, batch: int, capacity: int, device: torch.device) -> None:
         most = bucket(batch * capacity)
-        self.tokens, self.positions, self.rows = torch.zeros(3, most, dtype=torch.int64, device=device)
+        self.tokens, self.positions, self.rows, self.twins = torch.zeros(4, most, dtype=torch.int64, device=device)
         self.noise = torch.zeros(most, 3, dtype=torch.int64, device=device)
         self.cu_rows = torch.zeros(batch + 1, dtype=torch.int32, device=device)
         self.n_active = torch.zeros(batch, dtype=torch.int32, device=device)
@@ -74,9 +74,11 @@ class Inputs:
         for to, values in ((self.tokens, batch.tokens), (self.positions, batch.positions)):
             to[:used].copy_(values)
             to[used:tokens].zero_()
-        rows = np.full(bucket(len(question.rows)), first, dtype=np.int64)
-        rows[: len(question.rows)] = question.rows
-        upload(rows, self.rows[: len(rows)])
+        for to, given in ((self.rows, question.rows), (self.twins, question.twins)):
+            if given is not None:
+                rows = np.full(bucket(len(given)), first, dtype=np.int64)
+                rows[: len(given)] = given
+                upload(rows, to[: len(rows)])
         if question.noise is not None:  # past these rows it is what it was, which is as good as anything
             upload(question.noise, self.noise[: len(question.rows)])
         if question.asked.rule is not None:
@@ -101,7 +103,7 @@ class Captured:
         self.eager, self.cache, self.scoring = Eager(model, cache, scoring), cache, scoring
         self.device = model.device
         self.inputs = Inputs(cache.batch, cache.capacity, model.device)
-        self.graphs: dict[tuple[int, int, Asked], Replay] = {}
+        self.graphs: dict[tuple[int, int, Asked, bool], Replay] = {}
 
     def __call__(self, batch: Batch) -> Pass:
         return self.eager(batch) if batch.anew else CapturedPass(self, batch)
@@ -111,7 +113,7 @@ class Captured:
         tokens, rows = bucket(len(batch.tokens)), bucket(len(question.rows))
         self.inputs.fill(batch, question, tokens, first=int(self.scoring.shifted))
         self.cache.begin(batch.cu_seqlens, batch.append)
-        shape = tokens, rows, question.asked
+        shape = tokens, rows, question.asked, question.noise is not None
         if shape not in self.graphs:
             self.graphs[shape] = capture(lambda: self._pass(*shape), self.device)
         out = self.graphs[shape]()
@@ -120,14 +122,14 @@ class Captured:
         return out
 
     @torch.no_grad()
-    def _pass(self, tokens: int, rows: int, asked: Asked) -> tuple[Tensor, ...]:
+    def _pass(self, tokens: int, rows: int, asked: Asked, noisy: bool) -> tuple[Tensor, ...]:
         """What is captured."""
         given = self.inputs
         hidden = self.run_layers(given.tokens[:tokens], given.positions[:tokens], self.cache)
-        noise = given.noise[:rows] if self.scoring.temperature > 0 else None
-        return hidden, *self.scoring.answer(
-            hidden, Rows(given.rows[:rows], given.cu_rows, given.n_active, noise), asked
-        )
+        noise = given.noise[:rows] if noisy else None
+        twins = given.twins[:rows] if self.scoring.cfg_scale else None
+        asked_of = Rows(given.rows[:rows], given.cu_rows, given.n_active, noise, twins)
+        return hidden, *self.scoring.answer(hidden, asked_of, asked)
 
 
 class CapturedPass:

@@ -18,12 +18,20 @@ class Options:
     ----------
     block_length : int, optional
         Only masks of the current block may be committed; later masks stay in the pass.
+    blocks : {"fixed", "delimiter", "sliding"}
+        Where blocks begin and end. ``"fixed"``: every `block_length` positions (LLaDA). ``"delimiter"``: at the most
+        confident delimiter that the first pass of the block predicts within a quarter of all masks, if its confidence
+        reaches `delimiter_confidence`, else after `block_length` positions (AdaBlock). ``"sliding"``: a block begins
+        at the first mask, in every pass anew (DSB).
+    delimiter_confidence : float
+        For ``blocks="delimiter"``.
     lookahead : int, optional
-        A pass ends this many positions after its block or, without blocks, after the first mask.
-    cache : {"prefix", "block", "none"}
+        A pass leaves out masks that are this many positions or more after its block or, without blocks, the first mask.
+    cache : {"prefix", "block", "dual", "none"}
         ``"prefix"`` freezes every committed run that touches the frozen prefix. ``"block"`` is Fast-dLLM's cache:
         everything is computed anew in the first pass of each block, and nothing is frozen past the block's start.
-        ``"none"`` computes everything in every pass, which is exact.
+        ``"dual"`` is Fast-dLLM's other one: the first pass of each block also keeps the masks after it, and later
+        passes run the block alone. ``"none"`` computes everything in every pass, which is exact.
     refresh_every : int, optional
         After this many passes everything is computed anew. 1 is the same as ``cache="none"``.
     refresh_scattered : bool
@@ -34,6 +42,12 @@ class Options:
         Whether a stop token drops what follows it; if not, it is a token like any other.
     temperature : float
         Scale of the Gumbel noise that is added to the logits, up to 1e30; 0 is greedy.
+    top_p, top_k : optional
+        With a temperature, tokens are drawn from the fewest that together reach the probability `top_p`, and from the
+        `top_k` most likely ones. Needs logits.
+    cfg_scale : float
+        Scale s of classifier-free guidance, 0 for none: every sequence has a twin whose prompt is masks or a negative
+        prompt, and logits are u + (s + 1) (c - u), with those of the twin as u.
     graph : bool
         Whether a pass is captured in a CUDA graph and replayed, with its numbers of tokens and rows rounded up to
         buckets. Needs a cache and a model of `lsp.load`. On a CPU the rounded pass runs as it is.
@@ -45,12 +59,17 @@ class Options:
     """
 
     block_length: int | None = None
+    blocks: Literal["fixed", "delimiter", "sliding"] = "fixed"
+    delimiter_confidence: float = 0.3
     lookahead: int | None = None
-    cache: Literal["prefix", "block", "none"] = "prefix"
+    cache: Literal["prefix", "block", "dual", "none"] = "prefix"
     refresh_every: int | None = None
     refresh_scattered: bool = False
     stop_early: bool = True
     temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    cfg_scale: float = 0.0
     graph: bool = False
 
     def __post_init__(self) -> None:
@@ -59,16 +78,51 @@ class Options:
                 as_integer(name, value, least)
         if self.lookahead == 0 and self.block_length is None:
             raise ValueError("Invalid lookahead: expected at least 1 without blocks, got 0")
-        if self.cache not in ("prefix", "block", "none"):
-            raise ValueError(f"Invalid cache: expected 'prefix', 'block' or 'none', got {self.cache!r}")
-        if self.cache == "block" and (self.block_length is None or self.refresh_every or self.refresh_scattered):
-            raise ValueError("Invalid cache: 'block' expects a block_length and no refresh")
+        if self.blocks not in ("fixed", "delimiter", "sliding"):
+            raise ValueError(f"Invalid blocks: expected 'fixed', 'delimiter' or 'sliding', got {self.blocks!r}")
+        if self.blocks != "fixed" and self.block_length is None:
+            raise ValueError(f"Invalid blocks: {self.blocks!r} expects a block_length, got None")
+        if not 0 < self.delimiter_confidence <= 1:
+            got = f"got {self.delimiter_confidence!r}"
+            raise ValueError(f"Invalid delimiter_confidence: expected a confidence from 0 to 1, {got}")
+        if self.cache not in ("prefix", "block", "dual", "none"):
+            raise ValueError(f"Invalid cache: expected 'prefix', 'block', 'dual' or 'none', got {self.cache!r}")
+        if self.by_block and (self.block_length is None or self.refresh_every or self.refresh_scattered):
+            raise ValueError(f"Invalid cache: {self.cache!r} expects a block_length and no refresh")
+        if self.by_block and self.blocks == "sliding":
+            raise ValueError(
+                f"Invalid cache: {self.cache!r} expects blocks that stay for some passes, got blocks='sliding'"
+            )
+        if self.cache == "dual" and self.blocks == "delimiter":
+            known = "blocks whose end is known before their first pass"
+            raise ValueError(f"Invalid cache: 'dual' expects {known}, got blocks='delimiter'")
         if not 0 <= self.temperature <= HIGHEST_TEMPERATURE:
             raise ValueError(f"Invalid temperature: expected a number from 0 to 1e30, got {self.temperature!r}")
+        self._check_filters()
+        if not 0 <= self.cfg_scale < float("inf"):
+            raise ValueError(f"Invalid cfg_scale: expected a finite number from 0, got {self.cfg_scale!r}")
+        if self.cfg_scale and self.cache == "dual":
+            raise ValueError(f"Invalid cfg_scale: expected 0 with cache='dual', got {self.cfg_scale!r}")
         if not isinstance(self.graph, bool):
             raise TypeError(f"Invalid graph: expected True or False, got {self.graph!r}")
         if self.graph and self.exact:
             raise ValueError("Invalid graph: expected a cache, got none")
+
+    def _check_filters(self) -> None:
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"Invalid top_p: expected a number above 0 and at most 1, got {self.top_p!r}")
+        if self.top_k is not None:
+            as_integer("top_k", self.top_k, 1)
+        for name in ("top_p", "top_k"):
+            if getattr(self, name) is not None and self.temperature == 0:
+                raise ValueError(f"Invalid {name}: expected none without a temperature, got {getattr(self, name)!r}")
+            if getattr(self, name) is not None and self.graph:
+                raise ValueError(f"Invalid graph: expected False with {name}, which sorts logits, got True")
+
+    @property
+    def by_block(self) -> bool:
+        """Whether the first pass of each block computes everything anew, and no other pass does."""
+        return self.cache in ("block", "dual")
 
     @property
     def exact(self) -> bool:
@@ -83,10 +137,10 @@ class Options:
         return [words[name] if value is True else f"{words[name]} {value}" for name, value in changed.items()]
 
     def replaced_by(self, given: dict[str, Any]) -> Options:
-        """These options with the given ones in their place. ``cache="block"`` refreshes by itself and no more."""
+        """These options with the given ones in their place. A cache by blocks refreshes by itself and no more."""
         if unknown := [name for name in given if name not in NAMES]:
             raise TypeError(f"Invalid {unknown[0]}: not supported; expected options among {', '.join(NAMES)}")
-        if given.get("cache") == "block":
+        if given.get("cache") in ("block", "dual"):
             given = {"refresh_scattered": False, **given}
         return replace(self, **given)
 

@@ -52,9 +52,11 @@ class Eager:
 
 def upload(question: Question, device: torch.device) -> Rows:
     """The rows of a question on the device; places and noise travel together."""
-    count = len(question.rows)
-    table = [] if question.noise is None else [question.noise.reshape(-1)]
-    places, noise = torch.from_numpy(np.concatenate([question.rows, *table])).to(device).tensor_split([count])
+    count, guided = len(question.rows), question.twins is not None
+    tables = [table.reshape(-1) for table in (question.twins, question.noise) if table is not None]
+    values = torch.from_numpy(np.concatenate([question.rows, *tables])).to(device)
+    places, twins, noise = values.tensor_split([count, count * (1 + guided)])
     lengths = (question.borders, question.counts)
     cu_rows, n_active = (torch.tensor(x, dtype=torch.int32, device=device) for x in lengths)
-    return Rows(places, cu_rows, n_active, None if question.noise is None else noise.view(count, 3))
+    table = None if question.noise is None else noise.view(count, 3)
+    return Rows(places, cu_rows, n_active, table, twins if guided else None)

@@ -83,6 +83,9 @@ class Scheduler:
     def check(self, options: Options) -> None:
         """Raises a ValueError for options that it cannot work with, before the first pass."""
 
+    def check_vocabulary(self, size: int) -> None:
+        """Raises a ValueError for a vocabulary that it cannot work with, before the first pass."""
+
     def reason(self, seen: PassRecord) -> str:
         """Why it chose what it chose in a pass, as a sentence for the reader of a trace; empty for no comment."""
         return ""

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lsp.decoding.filtering import Filter
+from lsp.decoding.guidance import guided
 from lsp.decoding.progress import Progress
 from lsp.models.parallel import ShardedHead
 from lsp.models.protocol import LmHead
@@ -33,7 +35,7 @@ FUSED = (torch.float32, torch.bfloat16, torch.float16)  # the dtypes of weights 
 
 
 class Asked(NamedTuple):
-    """What is computed for every row of a question: statistics, or what a rule commits.
+    """What is computed for every row of a question: statistics, what a rule commits, or the whole distribution.
 
     Attributes
     ----------
@@ -41,10 +43,13 @@ class Asked(NamedTuple):
         None asks for statistics.
     entropy : bool
         Whether the statistics have the entropy of every row.
+    distributions : bool
+        Whether the log-probabilities of all ids are asked instead.
     """
 
     rule: PrefixRule | None = None
     entropy: bool = False
+    distributions: bool = False
 
 
 class Question(NamedTuple):
@@ -59,6 +64,8 @@ class Question(NamedTuple):
         Where the rows of each sequence begin, and its number N of active positions; for a rule.
     noise : int64 array [R, 3] or None
         The table of a `Noise` for these rows, where tokens are sampled.
+    twins : int64 array or None
+        The places of the same tokens in the twins, with guidance.
     """
 
     asked: Asked
@@ -66,6 +73,7 @@ class Question(NamedTuple):
     borders: list[int]
     counts: list[int]
     noise: np.ndarray | None
+    twins: np.ndarray | None = None
 
 
 class Rows(NamedTuple):
@@ -75,6 +83,7 @@ class Rows(NamedTuple):
     cu_rows: Tensor
     n_active: Tensor
     noise: Tensor | None
+    twins: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,10 @@ class Scoring:
         Its stops end a text; it has none where they are tokens like any other.
     temperature, seeds
         Scale of the noise, and the seed of each prompt.
+    filter : Filter or None
+        Which tokens may be drawn.
+    cfg_scale : float
+        Scale of the guidance, 0 for none.
     logprobs : bool
         Whether the log-odds of what a rule commits are computed too.
     progress : Progress
@@ -102,6 +115,8 @@ class Scoring:
     vocabulary: Vocabulary
     temperature: float
     seeds: Sequence[int]
+    filter: Filter | None
+    cfg_scale: float
     logprobs: bool
     progress: Progress
     workspace: Workspace
@@ -122,6 +137,11 @@ class Scoring:
             return None
         plain = type(weight) in (Tensor, nn.Parameter) and weight.dtype in FUSED  # a subclass may be quantised
         return (weight, bias) if plain else None
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether there are logits between the LM head and the statistics."""
+        return self.filter is not None or (self.weight is None and self.shards is None)
 
     @cached_property
     def shards(self) -> Callable[..., TokenStats] | None:
@@ -149,8 +169,11 @@ class Scoring:
 
         Statistics: token, margin, largest logit and log-odds of every row, and the entropy if that is asked. For a
         rule: the lengths, then token, margin and largest logit of every row, and the log-odds if there are logprobs.
+        Distributions: the log-probabilities, float32 [R, V].
         """
-        chosen = hidden.index_select(0, rows.places - int(self.shifted))
+        chosen = self._chosen(hidden, rows)
+        if asked.distributions:
+            return (self._log_probs(chosen),)
         sampling = None if rows.noise is None else Noise.of(rows.noise)
         if asked.rule is None:
             stats = self._stats(chosen, noise=sampling, entropy=asked.entropy)
@@ -159,30 +182,41 @@ class Scoring:
         found = self._commit(chosen, *lengths, rule=asked.rule, noise=sampling, log_odds=self.logprobs)
         return given(found.lengths, found.tokens, found.margins, found.top1, found.log_odds)
 
+    def _chosen(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """The hidden states that predict these rows, guided; or their logits, where there are any."""
+        places = [rows.places] if rows.twins is None else [rows.places, rows.twins]
+        found = [hidden.index_select(0, each - int(self.shifted)) for each in places]
+        if self.needs_logits:
+            found = [self._logits(each) for each in found]
+        return found[0] if rows.twins is None else guided(found[0], found[1], self.cfg_scale)
+
     def _stats(self, hidden: Tensor, **options: Any) -> TokenStats:
+        if self.filter is not None and options["noise"] is not None:
+            return self.filter.stats(hidden, self.vocabulary, workspace=self.workspace, **options)
+        if self.needs_logits:
+            return token_stats(hidden, vocabulary=self.vocabulary, workspace=self.workspace, **options)
         if self.shards is not None:
             with self.progress.kept("the LM head"):
                 return self.shards(hidden, **options)
-        if self.weight is None:
-            return token_stats(self._logits(hidden), vocabulary=self.vocabulary, workspace=self.workspace, **options)
+        assert self.weight is not None
         with self.progress.kept("the LM head"):
             weight, bias = self.weight
             return linear_token_stats(hidden, weight, bias=bias, vocabulary=self.vocabulary, **options)
 
     def _commit(self, hidden: Tensor, *lengths: Tensor, **options: Any) -> Commit:
-        if self.shards is not None:
-            return self._commit_of_shards(hidden, *lengths, **options)
+        if self.shards is not None or self.filter is not None:
+            return self._commit_by_stats(hidden, *lengths, **options)
         if self.weight is None:
             options = {"vocabulary": self.vocabulary, "workspace": self.workspace, **options}
-            return commit_prefix(self._logits(hidden), *lengths, **options)
+            return commit_prefix(hidden, *lengths, **options)
         with self.progress.kept("the LM head"):
             weight, bias = self.weight
             return linear_commit_prefix(hidden, weight, *lengths, bias=bias, vocabulary=self.vocabulary, **options)
 
-    def _commit_of_shards(
+    def _commit_by_stats(
         self, hidden: Tensor, *lengths: Tensor, rule: PrefixRule, noise: Noise | None, log_odds: bool
     ) -> Commit:
-        """The rule on merged statistics."""
+        """The rule on statistics, merged from several ranks or of filtered tokens."""
         stats = self._stats(hidden, noise=noise)
         cu_rows, n_active = lengths
         rows = (stats.margins, stats.tokens, cu_rows, n_active)
@@ -190,9 +224,15 @@ class Scoring:
         odds = stats.log_odds if log_odds else None
         return Commit(found, finished, stats.tokens, stats.margins, stats.top1, odds)
 
+    def _log_probs(self, chosen: Tensor) -> Tensor:
+        logits = (chosen if self.needs_logits else self._logits(chosen)).float()
+        if (hidden_ids := self.vocabulary.suppressed) is not None:
+            logits = logits.index_fill(-1, hidden_ids.long(), -torch.inf)
+        return logits.log_softmax(-1)
+
     @torch.no_grad()
     def _logits(self, hidden: Tensor) -> Tensor:
-        """Logits [R, V], for an LM head that is not a plain weight."""
+        """Logits [R, V], for an LM head that is not a plain weight, and for whole distributions."""
         with self.progress.kept("the LM head"):
             logits = F.linear(hidden, self.lm_head) if isinstance(self.lm_head, Tensor) else self.lm_head(hidden)
         return logits.float() if logits.dtype == torch.float64 else logits

@@ -11,6 +11,8 @@ from lsp_kernels import PrefixCache
 class Seats:
     """One seat for each row of the cache: the canvas in seat b has row b. Canvases sit down in the order given.
 
+    With guidance the rows are twice as many as the seats: the second half is that of the twins.
+
     Attributes
     ----------
     numbers : list of int
@@ -19,7 +21,8 @@ class Seats:
 
     def __init__(self, canvases: Sequence[Canvas], cache: PrefixCache) -> None:
         self._canvases, self._cache = canvases, cache
-        seats = min(cache.batch, len(canvases))
+        self._guided = any(canvas.twin is not None for canvas in canvases)
+        seats = min(cache.batch // (1 + self._guided), len(canvases))
         self.numbers = list(range(seats))
         self._waiting = iter(range(seats, len(canvases)))
 
@@ -34,10 +37,16 @@ class Seats:
         A finished canvas keeps its seat when nobody waits; a pass over it is empty.
         """
         free = [seat for seat, canvas in enumerate(self.canvases) if not canvas.active]
+        for seat in free:
+            self.canvases[seat].history.clear()
         taken = [seat for seat in free if self._seat_next(seat)]
-        for seat in taken:
-            self._cache.release(seat)  # its row still holds the prefix of the one who left
+        for row in self.rows(taken):
+            self._cache.release(row)  # it still holds the prefix of the one who left
         return len(taken) > 0 or len(free) < len(self.numbers)
+
+    def rows(self, seats: Sequence[int]) -> list[int]:
+        """The rows of the cache that belong to these seats."""
+        return [*seats, *(len(self.numbers) + seat for seat in seats if self._guided)]
 
     def _seat_next(self, seat: int) -> bool:
         """Seats the next canvas that has something to decode; says whether there is one."""

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lsp.decoding.batch import Batch
+from lsp.decoding.canvas import Canvas
+from lsp.decoding.history import Distributions, Predicted
 from lsp.decoding.passes import Pass
 from lsp.decoding.scheduler import Chosen
 from lsp.decoding.scoring import Asked, Question, Scoring
@@ -43,11 +45,16 @@ class Prefix(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What a scheduler asks of a step: the rule on its masks, or statistics of some positions of each sequence."""
+    """What a scheduler asks of a step: the rule on its masks, or statistics of some positions of each sequence.
+
+    These are `clean` if they are those without noise. Instead of statistics it may ask for whole `distributions`.
+    """
 
     rule: PrefixRule | None = None
     where: Sequence[np.ndarray] = ()
     entropy: bool = False
+    clean: bool = False
+    distributions: bool = False
 
 
 class Proposals:
@@ -62,6 +69,22 @@ class Proposals:
         proposed = self.tokens[where] == what
         log_odds = np.where(proposed, self.log_odds[where], 0.0).astype(np.float64)
         return np.where(proposed, 0.0 - np.logaddexp(0.0, -log_odds), np.nan).astype(np.float32)
+
+
+class Known(NamedTuple):
+    """Statistics that a step has given already, for these sorted positions of each sequence."""
+
+    where: list[np.ndarray]
+    stats: list[Stats]
+
+    def have(self, where: Sequence[np.ndarray]) -> bool:
+        return all(np.isin(asked, known).all() for asked, known in zip(where, self.where, strict=True))
+
+    def at(self, where: Sequence[np.ndarray]) -> list[Stats]:
+        """Those at some of the positions."""
+        rows = [np.searchsorted(known, asked) for asked, known in zip(where, self.where, strict=True)]
+        found = zip(rows, self.stats, strict=True)
+        return [Stats(stats.tokens[at], stats.margins[at], stats.log_odds[at]) for at, stats in found]
 
 
 class Step:
@@ -88,28 +111,75 @@ class Step:
         seats = [b for b, canvas in enumerate(batch.canvases) if canvas.active]
         self.numbers = [batch.numbers[b] for b in seats]
         self.canvases = [batch.canvases[b] for b in seats]
-        self._offsets = [batch.borders[b] - batch.canvases[b].pass_begin for b in seats]
+        self._places = [places_of(batch.canvases[b], batch.borders[b]) for b in seats]
+        twins = [(len(batch.canvases) + b, batch.canvases[b].twin) for b in seats]
+        self._twin_offsets = [batch.borders[row] + twin.offset - twin.frozen for row, twin in twins if twin is not None]
         self.scored = 0
         self.broken: tuple[int, str] | None = None
         self._proposals = [Proposals(len(canvas.tokens)) for canvas in self.canvases if scoring.logprobs]
+        self._known: Known | None = None  # the statistics of all masks without noise, once they were asked for
         self.announce: Callable[[Ask], None] = no_one  # is told what is asked, before it is answered: other ranks
 
     def ask(self, what: Ask) -> None:
         """Asks the same as somebody else did."""
         if what.rule is not None:
             self.commit(what.rule)
+        elif what.distributions:
+            self.distributions(what.where)
         else:
-            self.stats(what.where, entropy=what.entropy)
+            self.stats(what.where, entropy=what.entropy, clean=what.clean)
 
-    def stats(self, where: Sequence[np.ndarray], *, entropy: bool = False) -> list[Stats]:
-        """Best token, margin and log-odds at these positions of each sequence; on request the entropy too, in nats."""
-        self.announce(Ask(where=list(where), entropy=entropy))
-        borders, (tokens, margins, best, log_odds, *more) = self._ask(where, [], Asked(entropy=entropy))
+    def stats(self, where: Sequence[np.ndarray], *, entropy: bool = False, clean: bool = False) -> list[Stats]:
+        """Best token, margin and log-odds at these positions of each sequence; on request the entropy too, in nats.
+
+        At a temperature the token is a sample; `clean` asks for the best one instead.
+        """
+        clean = clean or self._scoring.temperature == 0
+        if self._known is not None and clean and not entropy and self._known.have(where):
+            return self._known.at(where)
+        self.announce(Ask(where=list(where), entropy=entropy, clean=clean))
+        borders, (tokens, margins, best, log_odds, *more) = self._ask(where, [], Asked(entropy=entropy), clean)
         self._inspect(borders, margins, best)
-        if self._scoring.logprobs:
+        if self._scoring.logprobs and clean == (self._scoring.temperature == 0):
             self._note(where, borders, tokens, log_odds)
         each = (tokens, margins, log_odds, *more)
         return [Stats(*(values[a:b] for values in each)) for a, b in pairwise(borders)]
+
+    def distributions(self, where: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The log-probabilities of all ids at these positions of each sequence, without noise, float32 [n, V]."""
+        self.announce(Ask(where=list(where), distributions=True))
+        borders, (log_probs,) = self._ask(where, [], Asked(distributions=True), clean=True)
+        return [log_probs[a:b] for a, b in pairwise(borders)]
+
+    def earlier(self, passes: int) -> list[list[Predicted]]:
+        """What each of so many passes before this one predicted for each sequence, without noise, the last one first.
+
+        There are fewer at the beginning of a sequence. What this pass predicts for all its masks is noted, so that the
+        next ones have it; a pass in which nobody asks is a gap, and nothing before a gap is given.
+        """
+        if self._known is None:
+            masks = [canvas.masks_in_pass for canvas in self.canvases]
+            self._known = Known(masks, self.stats(masks, clean=True))
+            for canvas, where, stats in zip(self.canvases, masks, self._known.stats, strict=True):
+                now = Predicted.at(where, stats.tokens, stats.log_odds, len(canvas.tokens))
+                canvas.history.predicted.note(canvas.passes, now, keep=passes + 1)
+        return [canvas.history.predicted.before(canvas.passes, passes) for canvas in self.canvases]
+
+    def drifts(self, passes: int) -> list[list[np.ndarray]]:
+        """How far the distribution of every mask has moved in this pass and in those before, the last one first.
+
+        For each sequence and each of so many passes, or as many as there are: the divergence of a pass from the one
+        before it, by position; infinite where there is none. Needs whole distributions, so a small vocabulary.
+        """
+        masks = [canvas.masks_in_pass for canvas in self.canvases]
+        out = []
+        for canvas, where, log_probs in zip(self.canvases, masks, self.distributions(masks), strict=True):
+            log, now = canvas.history, Distributions(where, log_probs)
+            drift = now.drift(log.distributions.before(canvas.passes, 1), len(canvas.tokens))
+            log.distributions.note(canvas.passes, now, keep=2)
+            log.drifts.note(canvas.passes, drift, keep=passes)
+            out.append([drift, *log.drifts.before(canvas.passes, passes - 1)])
+        return out
 
     def commit(self, rule: PrefixRule) -> list[Prefix]:
         """The rule on the masks of each sequence; only those that it looks at are scored."""
@@ -129,15 +199,23 @@ class Step:
             return [None] * len(chosen)
         return [proposals.logprobs(*choice) for proposals, choice in zip(self._proposals, chosen, strict=True)]
 
+    def random(self, sequence: int) -> np.random.Generator:
+        """Random numbers for choices in one of `canvases`: a function of its seed and of the number of its pass."""
+        seed, own_pass = self._scoring.seeds[self.numbers[sequence]], self.canvases[sequence].passes
+        return np.random.Generator(np.random.Philox(key=seed % 2**64, counter=[0, 0, 0, own_pass]))
+
     def finish(self) -> None:
         """Ends the step: a pass that nobody has asked anything runs now."""
         self._pass.finish()
 
-    def _ask(self, where: Sequence[np.ndarray], counts: list[int], asked: Asked) -> tuple[list[int], list[np.ndarray]]:
+    def _ask(
+        self, where: Sequence[np.ndarray], counts: list[int], asked: Asked, clean: bool = False
+    ) -> tuple[list[int], list[np.ndarray]]:
         """The borders of the rows of each sequence, and what the pass answers for them."""
         rows, borders = self._rows(where)
-        noise = self._scoring.noise(self.numbers, [canvas.passes for canvas in self.canvases], where)
-        return borders, self._pass.answer(Question(asked, rows, borders, counts, noise))
+        passes = [canvas.passes for canvas in self.canvases]
+        noise = None if clean else self._scoring.noise(self.numbers, passes, where)
+        return borders, self._pass.answer(Question(asked, rows, borders, counts, noise, self._twin_rows(where)))
 
     def _note(self, where: Sequence[np.ndarray], borders: list[int], tokens: np.ndarray, log_odds: np.ndarray) -> None:
         """Keeps what was proposed, for the log-probabilities of what will be chosen of it."""
@@ -166,10 +244,25 @@ class Step:
             if len(positions) and not first <= positions.min() <= positions.max() < canvas.pass_end:
                 expected = f"{first} to {canvas.pass_end - 1}, the positions of the pass"
                 raise ValueError(f"Invalid positions: expected {expected}, got {positions.tolist()}")
-        rows = [positions + offset for positions, offset in zip(where, self._offsets, strict=True)]
+        shift = int(self._scoring.shifted)  # the row before a place predicts it, so that is the one to find
+        rows = [places[positions - shift] + shift for positions, places in zip(where, self._places, strict=True)]
         borders = np.cumsum([0, *map(len, rows)]).tolist()
         self.scored += borders[-1]
         return np.concatenate(rows).astype(np.int64), borders
+
+    def _twin_rows(self, where: Sequence[np.ndarray]) -> np.ndarray | None:
+        """The rows of the same positions in the twins, with guidance."""
+        if not self._scoring.cfg_scale:
+            return None
+        rows = [positions + offset for positions, offset in zip(where, self._twin_offsets, strict=True)]
+        return np.concatenate(rows).astype(np.int64)
+
+
+def places_of(canvas: Canvas, begin: int) -> np.ndarray:
+    """Where each position of a sequence that begins here lies in the packed pass; -1 for those that do not."""
+    out = np.full(len(canvas.tokens), -1, dtype=np.int64)
+    out[canvas.pass_positions] = np.arange(begin, begin + canvas.pass_length)
+    return out
 
 
 def no_one(asked: Ask) -> None:

@@ -11,7 +11,7 @@ INCOMPLETE = "\ufffd"  # what a decoder gives for the bytes of an unfinished cha
 
 
 class Writer:
-    """Follows the committed run of a canvas and ends it at a stop string.
+    """Follows the committed run of a canvas and ends it at a stop string, which counts after the last given token only.
 
     Attributes
     ----------
@@ -37,11 +37,12 @@ class Writer:
             return
         self._seen = len(run)
         text = self._decode(len(run))
-        if any(stop in text for stop in self.stops):
-            self._stop()
+        begin = self._searched_from()
+        if any(text.find(stop, begin) >= 0 for stop in self.stops):
+            self._stop(begin)
         elif self.canvas.active:
             text = text.rstrip(INCOMPLETE)
-            self.text = text[: len(text) - self._may_become_a_stop(text)]
+            self.text = text[: len(text) - self._may_become_a_stop(text[begin:])]
         else:
             self.text = text
 
@@ -62,13 +63,17 @@ class Writer:
         out: str = self.tokenizer.decode(self.canvas.run[:length].tolist(), skip_special_tokens=True)
         return out
 
-    def _stop(self) -> None:
+    def _searched_from(self) -> int:
+        """Where the text begins that a stop string may end: after all that was given."""
+        return len(self._decode(self.canvas.tail - self.canvas.start)) if self.stops else 0
+
+    def _stop(self, begin: int) -> None:
         """Ends at the fewest tokens whose text holds a stop string, so it does not matter how many came at once."""
         for n in range(1, self._seen + 1):
             text = self._decode(n)
-            if found := [at for stop in self.stops if (at := text.find(stop)) >= 0]:
+            if found := [at for stop in self.stops if (at := text.find(stop, begin)) >= 0]:
                 self.text, self.stopped = text[: min(found)], True
-                return self.canvas.finish(self.canvas.prompt_length + n)
+                return self.canvas.finish(self.canvas.start + n)
 
     def _may_become_a_stop(self, text: str) -> int:
         """How many characters at the end are the beginning of a stop string."""

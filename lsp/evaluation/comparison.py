@@ -17,7 +17,23 @@ from lsp.evaluation.intervals import wilson
 from lsp.evaluation.problems import Problems
 from lsp.evaluation.workers import Chunk, Workers
 from lsp.generation import Generation, Run, generate
-from lsp.schedulers import Factor, FixedPrefix, Full, LongestStablePrefix, Prophet, ScatteredMargin, Threshold
+from lsp.schedulers import (
+    AdaBlock,
+    EntropyBound,
+    Factor,
+    FixedPrefix,
+    Frechet,
+    Full,
+    Klass,
+    Less,
+    LocalLeap,
+    LongestStablePrefix,
+    Prophet,
+    ScatteredMargin,
+    SchED,
+    SlidingBlock,
+    Threshold,
+)
 from lsp.tiny.tasks import CouldNotJudge
 from lsp.tracing import Trace, flip_rate, trace
 from lsp_kernels import PrefixRule
@@ -38,6 +54,14 @@ class Setting:
     def of(cls, name: str, scheduler: Scheduler, **options: Any) -> Setting:
         """With the options that the scheduler brings along, but for those that are given."""
         return cls(name, scheduler, scheduler.options.replaced_by(options))
+
+    def possible(self, vocab_size: int) -> bool:
+        """Whether the scheduler can work with a vocabulary of this size."""
+        try:
+            self.scheduler.check_vocabulary(vocab_size)
+        except ValueError:
+            return False
+        return True
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -106,9 +130,19 @@ def paper_settings(block_length: int = 16) -> list[Setting]:
         Setting.of("Threshold 0.9", Threshold(0.9)),
         Setting.of(f"Threshold 0.9, blocks of {block_length}", Threshold(0.9), **blocks),
         Setting.of("Threshold 0.9, Fast-dLLM's cache", Threshold(0.9), cache="block", **blocks),
+        Setting.of("Threshold 0.9, Fast-dLLM's dual cache", Threshold(0.9), cache="dual", **blocks),
         Setting.of("Factor 1.0", Factor(1.0)),
+        Setting.of("Fréchet 0.25", Frechet(0.25)),
+        Setting.of("Fréchet 0.85", Frechet(0.85)),
+        Setting.of("Entropy bound 0.1", EntropyBound(0.1)),
+        Setting.of("LocalLeap", LocalLeap()),
+        Setting.of("LESS", Less()),
+        Setting.of("KLASS", Klass()),
+        Setting.of(f"AdaBlock, blocks of {block_length}", AdaBlock(), **blocks),
+        Setting.of(f"Sliding block of {block_length}", SlidingBlock(), **blocks),
         Setting.of("Prophet", prophet),
         Setting.of(f"Prophet, blocks of {block_length}", prophet, **blocks),
+        Setting.of("SchED", SchED()),
     ]
 
 

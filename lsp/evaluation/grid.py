@@ -17,7 +17,21 @@ from lsp.decoding import Options
 from lsp.evaluation.comparison import Result, Setting, compare
 from lsp.evaluation.problems import Problems
 from lsp.evaluation.results import append, read, writing
-from lsp.schedulers import Factor, Full, LongestStablePrefix, Prophet, Threshold
+from lsp.schedulers import (
+    AdaBlock,
+    EntropyBound,
+    Factor,
+    Frechet,
+    Full,
+    Klass,
+    Less,
+    LocalLeap,
+    LongestStablePrefix,
+    Prophet,
+    SchED,
+    SlidingBlock,
+    Threshold,
+)
 from lsp_kernels import PrefixRule
 
 
@@ -33,22 +47,30 @@ class Candidate:
         return self.setting.name
 
 
-def loops(*, lookahead: bool = True) -> list[Options]:
-    """The grid of loop options, for every scheduler the same; Prophet knows no lookahead."""
-    out = [Options(stop_early=False)]
-    for ahead in (None, 64, 32) if lookahead else (None,):
-        whole = Options(lookahead=ahead)
-        out += [whole, replace(whole, refresh_scattered=True), replace(whole, cache="none")]
-    for block_length, ahead in product((16, 32), (None, 32) if lookahead else (None,)):
-        blocks = Options(block_length=block_length, lookahead=ahead)
-        out += [blocks, replace(blocks, cache="block")]
-    return [*out, Options(block_length=16, cache="none"), Options(refresh_every=4)]
+def loops(*, all_at_once: bool = False) -> list[Options]:
+    """The grid of loop options, for every scheduler the same. To commit `all_at_once` needs all masks in a pass."""
+    whole, blocks = Options(), Options(block_length=16)
+    out = [
+        replace(whole, stop_early=False),
+        whole,
+        replace(whole, cache="none"),
+        replace(whole, refresh_scattered=True),
+    ]
+    out += [blocks, replace(blocks, cache="block"), replace(blocks, block_length=32, cache="block")]
+    if not all_at_once:
+        out += [replace(whole, lookahead=ahead) for ahead in (64, 32)]
+        out += [
+            Options(lookahead=64, refresh_scattered=True),
+            replace(blocks, lookahead=32),
+            replace(blocks, cache="dual"),
+        ]
+    return out
 
 
 def prefixes() -> list[LongestStablePrefix]:
-    """The grid of the longest stable prefix that is run with every loop: floors, with and without islands."""
-    rules = [replace(PrefixRule.guarded(), floor=floor) for floor in (3.0, 4.0, 5.0)]
-    return [LongestStablePrefix(rule, islands) for rule in rules for islands in (None, rule.floor)]
+    """The longest stable prefix with every loop: the default's floor with and without islands."""
+    rule = PrefixRule.guarded()
+    return [LongestStablePrefix(rule, islands) for islands in (None, rule.floor)]
 
 
 def variants(preset: LongestStablePrefix) -> list[LongestStablePrefix]:
@@ -66,24 +88,61 @@ def variants(preset: LongestStablePrefix) -> list[LongestStablePrefix]:
         *(LongestStablePrefix(each, islands=None) for each in capped),
         *levels,
         *(replace(level, stuck="best") for level in (preset, *levels)),
+        *(replace(each, stable=2) for each in (preset, LongestStablePrefix(replace(rule, floor=2.0)))),
+        replace(preset, stable=3),
     ]
+
+
+def rivals() -> dict[str, Sequence[Any]]:
+    """The rivals that are run with every loop: their authors' parameters, and stricter ones."""
+    return {
+        "Threshold": [Threshold(p) for p in (0.9, 0.95, 0.98, 0.99, 0.995)],
+        "Factor": [Factor(f) for f in (0.1, 0.25, 0.5, 1.0)],
+        "Frechet": [Frechet(delta) for delta in (0.25, 0.5, 0.75, 0.85, 0.95)],
+        "EntropyBound": [EntropyBound(gamma) for gamma in (0.001, 0.01, 0.03, 0.1, 0.5)],
+        "LocalLeap": [LocalLeap(*each) for each in ((0.9, 0.75), (0.95, 0.85), (0.98, 0.9), (0.99, 0.95))],
+        "Less": [Less(*each) for each in ((0.75, 2), (0.9, 2), (0.95, 2), (0.98, 2), (0.9, 3))],
+        "Klass": [Klass(*each) for each in ((0.9, 0.01), (0.6, 0.015), (0.95, 0.01), (0.9, 0.1), (0.98, 0.1))],
+        "Full": [Full()],
+    }
+
+
+def early_exits() -> dict[str, Sequence[Any]]:
+    """The rivals that commit everything at once."""
+    levels = [(7.5 * k, 2.5 * k) for k in (1.0, 2.0, 3.0)]
+    return {
+        "Prophet": [Prophet((high, (high + low) / 2, low)) for high, low in levels],
+        "SchED": [
+            *(SchED(high, low) for high, low in levels),
+            *(SchED(15.0, 5.0, shape) for shape in ("linear", "cosine")),
+            SchED(7.5, 0.0, k=16.0),
+        ],
+    }
+
+
+def with_own_blocks() -> list[tuple[str, Any, Options]]:
+    """The rivals whose idea is the block, with loops of their own."""
+    levels, lengths = (0.9, 0.95, 0.98, 0.99), (16, 32)
+    delimited = [Options(length, "delimiter", sure) for length, sure in product(lengths, (0.3, 0.5))]
+    delimited += [replace(each, cache="block") for each in delimited]
+    ada = [("AdaBlock", AdaBlock(p), each) for p, each in product(levels, delimited)]
+    sliding = [
+        ("SlidingBlock", SlidingBlock(p), Options(length, "sliding", lookahead=ahead))
+        for p, length, ahead in product(levels, (8, *lengths), (None, 32))
+    ]
+    return [*ada, *sliding]
 
 
 def grid() -> list[Candidate]:
-    """Every family on every loop, and the default with its neighbours."""
-    families: dict[str, Sequence[Any]] = {
-        "LSP": prefixes(),
-        "Threshold": [Threshold(p) for p in (0.9, 0.95, 0.98, 0.99, 0.995)],
-        "Factor": [Factor(f) for f in (0.1, 0.25, 0.5, 1.0)],
-        "Prophet": [Prophet((7.5 * k, 5.0 * k, 2.5 * k)) for k in (1.0, 2.0, 3.0)],
-        "Full": [Full()],
-    }
+    """Every family, at most 60 settings of each, and the default with its neighbours."""
     pairs = [
         (family, scheduler, options)
+        for families, all_at_once in (({"LSP": prefixes()} | rivals(), False), (early_exits(), True))
         for family, schedulers in families.items()
-        for scheduler, options in product(schedulers, loops(lookahead=family != "Prophet"))
+        for scheduler, options in product(schedulers, loops(all_at_once=all_at_once))
     ]
     pairs += [("Full", Full(), Options(block_length=8, cache=cache)) for cache in ("prefix", "none")]
+    pairs += with_own_blocks()
     preset = LongestStablePrefix()
     pairs += [("LSP", scheduler, preset.options) for scheduler in variants(preset)]
     out = [Candidate(family, Setting(describe(scheduler, loop), scheduler, loop)) for family, scheduler, loop in pairs]
@@ -121,14 +180,14 @@ def run(
 ) -> None:
     """Adds a row for every candidate that the file does not have yet; `about` says what else the results depend on."""
     with writing(path):
-        rows = results(path, about, problems)
+        rows = results(path, about, problems, max_new_tokens)
         done = {(row["task"], row["name"], row["n"]) for row in rows}
         for candidate in candidates:
             if (problems.name, candidate.name, len(problems)) not in done:
                 (result,) = compare(
                     model, problems, [candidate.setting], max_new_tokens=max_new_tokens, batch=batch, **arguments
                 )
-                append(path, about | _row(problems, candidate, result))
+                append(path, about | {"max_new_tokens": max_new_tokens} | _row(problems, candidate, result))
             advance()
 
 
@@ -145,11 +204,18 @@ def _row(problems: Problems, candidate: Candidate, result: Result) -> dict[str, 
     }
 
 
-def results(path: Path, about: dict[str, Any], problems: Problems | None = None) -> list[dict[str, Any]]:
-    """What a file holds already. One with results of other settings, weights or problems is refused."""
+def results(
+    path: Path, about: dict[str, Any], problems: Problems | None = None, max_new_tokens: int | None = None
+) -> list[dict[str, Any]]:
+    """What a file holds already. One with results of other settings, weights or problems is refused.
+
+    The length of the answers is that of the task.
+    """
     rows = read(path) if path.exists() else []
     for row in rows:
         wanted = dict(about)
+        if problems is not None and row["task"] == problems.name:
+            wanted["max_new_tokens"] = max_new_tokens
         same = problems is not None and (row["task"], row["n"]) == (problems.name, len(problems))
         if problems is not None and same and "problems" in row:  # rows of version 0.1 do not say
             wanted["problems"] = problems.fingerprint

@@ -101,7 +101,7 @@ def log_likelihoods(
     """
     as_integer("mc_num", mc_num, 1)
     as_integer("batch_size", batch_size, 1)
-    mask = check_prompts([[*context, *continuation] for context, continuation in pairs], 0, model.config)
+    mask = check_prompts([[*context, *continuation] for context, continuation in pairs], 0, model.config, holes=False)
     if model.config.shifted and not all(len(context) for context, _ in pairs):
         raise ValueError("Invalid context: expected at least one token, as the model's logits are shifted, got none")
     totals = [[0.0, 0, 0] for _ in pairs]

@@ -29,12 +29,15 @@ class Problems:
         `lsp.tiny.tasks.CouldNotJudge` where that cannot be known.
     fingerprint : str
         A hash of the prompts, of the right answers and of how they are compared.
+    region : int
+        Tokens that the longest answer needs, if the task says so, else 0.
     """
 
     name: str
     prompts: list[Prompt]
     judge: Callable[[Sequence[str]], list[bool]]
     fingerprint: str = ""
+    region: int = 0
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -68,7 +71,7 @@ def load_problems(
         drawn = list(tasks.generate(str(task), n, split=split, seed=seed))
         given: list[Prompt] = [problem.prompt for problem in drawn]
         mark = _fingerprint(given, [problem.answer for problem in drawn])
-        return Problems(str(task), given, lambda texts: tasks.verify(drawn, texts), mark)
+        return Problems(str(task), given, lambda texts: tasks.verify(drawn, texts), mark, tasks.region(str(task)))
     path = Path(task)
     if not path.is_file():
         raise ValueError(f"Invalid task: expected {', '.join(tasks.TASKS)} or a file of JSON lines, got {str(task)!r}")

@@ -72,7 +72,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 def markdown(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
     """A table for each task."""
-    out = ", ".join(f"{key} {value}" for key, value in about.items()) + "\n"
+    out = ", ".join(f"{key} {_words(value)}" for key, value in about.items()) + "\n"
     for task in tasks(rows):
         lines = [list(HEADINGS.values()), ["---", "---", *["---:"] * (len(HEADINGS) - 2)]]
         lines += [cells(row) for row in rows if row["task"] == task]
@@ -82,6 +82,11 @@ def markdown(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
 
 def tasks(rows: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["task"] for row in rows))
+
+
+def _words(value: Any) -> str:
+    """A setting in words; one that depends on the task is said for each."""
+    return " and ".join(f"{n} ({task})" for task, n in value.items()) if isinstance(value, dict) else str(value)
 
 
 def as_csv(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:

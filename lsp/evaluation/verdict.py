@@ -12,8 +12,8 @@ from lsp.evaluation.intervals import paired
 from lsp.evaluation.plot import COSTS, frontier
 
 SHOWN = 4
-RIVALS = ("Threshold", "Factor", "Prophet")
-FAST_DLLM = re.compile(r"Threshold block_length=\d+ cache=block")  # with its default p
+NO_RIVALS = ("LSP", "Full")
+FAST_DLLM = re.compile(r"Threshold block_length=\d+ cache=(block|dual)")  # with its default p
 
 
 def worth_another_look(rows: Sequence[dict[str, Any]]) -> set[str]:
@@ -38,7 +38,7 @@ def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:
         ours = next(row for row in here if row["name"] == preset)
         out += f"\n## {task}\n\n| | solved, % | passes | positions | ours minus theirs, points |\n"
         out += "|---|---:|---:|---:|---:|\n" + _line("the preset", ours)
-        rivals = [row for row in here if row["family"] in RIVALS]
+        rivals = [row for row in here if row["family"] not in NO_RIVALS]
         best = max((row["accuracy"] for row in here if row["family"] == "Full"), default=None)
         named = {
             "the best Full": [row for row in here if row["family"] == "Full" and row["accuracy"] == best],

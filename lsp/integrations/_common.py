@@ -86,12 +86,17 @@ def decoded(
 
 
 def continuation(prompt: Tensor, canvases: Sequence[Canvas], new: int, fill: int | None = None) -> Tensor:
-    """Prompts as they came and what was decoded, [B, P + new]; after a stop there is `fill`, or the stop itself."""
+    """Prompts as they came, but for masks in them, and what was decoded, [B, P + new].
+
+    After a stop there is `fill`, or the stop itself.
+    """
     out = torch.empty(len(prompt), prompt.size(1) + new, dtype=torch.int64)
-    for row, canvas in zip(out, canvases, strict=True):
-        canvas.tokens[canvas.end :] = canvas.tokens[canvas.end - 1] if fill is None else fill
-        row[prompt.size(1) :] = torch.from_numpy(canvas.tokens[canvas.prompt_length :])
-    out[:, : prompt.size(1)] = prompt
+    for row, padded, canvas in zip(out, prompt, canvases, strict=True):
+        if canvas.stop is not None:
+            canvas.tokens[canvas.end :] = canvas.stop if fill is None else fill
+        own = torch.from_numpy(canvas.tokens)
+        row[len(row) - len(own) :] = own
+        row[: len(row) - len(own)] = padded[: len(row) - len(own)]
     return out
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lsp.decoding import Options, Scheduler
+from lsp.decoding import Chosen, Options, Scheduler, Step
+from lsp.decoding.step import Prefix, Stats
 from lsp.integrations._common import (
     check_padding,
     continuation,
@@ -19,7 +22,7 @@ from lsp.integrations._common import (
 from lsp.models.adapted import adapt, logits_of
 from lsp.models.protocol import Model
 from lsp.schedulers import LongestStablePrefix, scheduler_of
-from lsp_kernels import Vocabulary
+from lsp_kernels import PrefixRule, Vocabulary, select_prefix
 from lsp_kernels.errors import as_integer
 
 __all__ = ["generate"]
@@ -41,6 +44,8 @@ def generate(
     *,
     scheduler: Scheduler | str | None = None,
     vocabulary: Vocabulary | None = None,
+    eos_id: int = 126081,
+    eot_id: int = 126348,
 ) -> Tensor:
     """Continues prompts by `gen_length` tokens.
 
@@ -60,16 +65,24 @@ def generate(
     temperature : float
         Scale of the Gumbel noise on the logits; margins are those of the noisy logits. Seeded by torch's global
         generator. The draws are not those of LLaDA's float64 noise, their distribution is the same.
-    cfg_scale, remasking, logits_eos_inf, confidence_eos_eot_inf
-        0, ``"low_confidence"``, False and False; anything else is refused. To keep the end of text from being chosen
-        pass a vocabulary that suppresses it.
+    cfg_scale : float
+        Scale s of guidance: logits are u + (s + 1) (c - u), with u from a prompt of masks.
+    remasking : str
+        ``"low_confidence"``; anything else is refused.
     mask_id : int
+    logits_eos_inf : bool
+        Whether `eos_id` is never chosen.
+    confidence_eos_eot_inf : bool
+        Whether `eos_id` and `eot_id` are chosen last: where one of them is predicted, the margin and the confidence are
+        the lowest that there are.
     scheduler : Scheduler or str, optional
         By default ``LongestStablePrefix(islands=None)``. ``lsp.TopK(k)`` is what LLaDA does with
         ``steps = gen_length / k``.
     vocabulary : Vocabulary, optional
         Delimiters to end a commit at, and stops. What follows a committed stop is filled up with it; without stops
         every position is decoded, as LLaDA does.
+    eos_id, eot_id : int
+        The ends of a text and of a turn, for the two options above.
 
     Returns
     -------
@@ -85,34 +98,83 @@ def generate(
     (torch.Size([1, 6]), False)
     """
     check_padding("prompt", prompt, attention_mask)
-    _refuse(gen_length, block_length, cfg_scale, logits_eos_inf, confidence_eos_eot_inf)
+    _check_lengths(gen_length, block_length)
     refuse_remasking(remasking)
     rule = rule_for(None, vocabulary)
     runner = _adapted(model, mask_id, vocabulary)
     known = vocabulary_for(vocabulary, runner.config.vocab_size, mask_id, runner.device)
     chosen = LongestStablePrefix(rule, islands=None) if scheduler is None else scheduler_of(scheduler)
-    options = Options(block_length=block_length, temperature=temperature)
+    if logits_eos_inf:
+        known = known.suppressing(*_ids("logits_eos_inf", known.size, eos_id=eos_id))
+    if confidence_eos_eot_inf:
+        chosen = ChosenLast(chosen, _ids("confidence_eos_eot_inf", known.size, eos_id=eos_id, eot_id=eot_id))
+    options = Options(block_length=block_length, temperature=temperature, cfg_scale=cfg_scale)
     canvases = decoded(runner, prompt, attention_mask, gen_length, chosen, known, options)
     return continuation(prompt, canvases, gen_length).to(runner.device)
 
 
-def _refuse(
-    gen_length: int,
-    block_length: int,
-    cfg_scale: float,
-    logits_eos_inf: bool,
-    confidence_eos_eot_inf: bool,
-) -> None:
+class ChosenLast(Scheduler):
+    """Another scheduler, to which some tokens look as unsure as can be wherever they are predicted."""
+
+    def __init__(self, scheduler: Scheduler, ids: tuple[int, ...]) -> None:
+        self.scheduler, self.ids = scheduler, ids
+
+    def __call__(self, step: Step) -> list[Chosen]:
+        seen: Any = Lowered(step, self.ids)
+        return self.scheduler(seen)
+
+    @property
+    def name(self) -> str:
+        return self.scheduler.name
+
+
+class Lowered:
+    """A step whose margins and log-odds are the lowest where one of these tokens is predicted."""
+
+    def __init__(self, step: Step, ids: tuple[int, ...]) -> None:
+        self.step, self.ids = step, ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.step, name)
+
+    def stats(self, where: Sequence[np.ndarray], **options: Any) -> list[Stats]:
+        found = self.step.stats(where, **options)
+        low = [np.isin(stats.tokens, self.ids) for stats in found]
+        return [
+            stats._replace(
+                margins=np.where(last, np.float32(0), stats.margins),
+                log_odds=np.where(last, np.float32(-np.inf), stats.log_odds),
+            )
+            for stats, last in zip(found, low, strict=True)
+        ]
+
+    def commit(self, rule: PrefixRule) -> list[Prefix]:
+        """The rule on the lowered margins."""
+        counts = [len(canvas.masks) for canvas in self.step.canvases]
+        where = [c.masks[: rule.scored_rows(n)] for c, n in zip(self.step.canvases, counts, strict=True)]
+        return [self._prefix(rule, stats, n) for stats, n in zip(self.stats(where), counts, strict=True)]
+
+    def _prefix(self, rule: PrefixRule, stats: Stats, count: int) -> Prefix:
+        rows = torch.from_numpy(stats.margins), torch.from_numpy(stats.tokens)
+        borders = torch.tensor([0, len(stats.tokens)], dtype=torch.int32)
+        number = torch.tensor([count], dtype=torch.int32)
+        lengths, _ = select_prefix(*rows, borders, number, rule=rule, vocabulary=self.step.vocabulary.to("cpu"))
+        return Prefix(int(lengths), stats.tokens, stats.margins)
+
+
+def _ids(name: str, size: int, **ids: int) -> tuple[int, ...]:
+    for which, token in ids.items():
+        if as_integer(which, token, 0) >= size:
+            raise ValueError(f"Invalid {which}: expected an id from 0 to {size - 1} with {name}, got {token}")
+    return tuple(ids.values())
+
+
+def _check_lengths(gen_length: int, block_length: int) -> None:
     as_integer("gen_length", gen_length, 1)
     if gen_length % as_integer("block_length", block_length, 1):
         raise ValueError(
             f"Invalid block_length: expected a divisor of gen_length = {gen_length}, as in LLaDA, got {block_length}"
         )
-    if cfg_scale != 0:
-        raise ValueError(f"Invalid cfg_scale: expected 0, as there is no guidance here, got {cfg_scale!r}")
-    for name, value in (("logits_eos_inf", logits_eos_inf), ("confidence_eos_eot_inf", confidence_eos_eot_inf)):
-        if value:
-            raise ValueError(f"Invalid {name}: expected False, got {value!r}; pass a vocabulary that suppresses the id")
 
 
 def _adapted(model: Any, mask_id: int, vocabulary: Vocabulary | None) -> Model:

@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from lsp.decoding.options import NAMES as LOOP_OPTIONS
 from lsp.evaluation.counts import Cost, Counts
 from lsp.evaluation.likelihood import MC_NUM, decode_exactly, log_likelihoods, seed_of
 from lsp.extras import needed_by
-from lsp.generation import Generation
+from lsp.generation import Generation, Run
 from lsp.integrations._ranks import Ranks
 from lsp.integrations._requests import How, as_batch_size, how_asked, in_text, with_padding, without_padding
 from lsp.integrations._words import Words
@@ -39,6 +40,9 @@ with needed_by("an evaluation"):
     from tqdm import tqdm
 
 log = logging.getLogger("lm_eval.models.lsp")  # lm-eval shows what its own loggers say
+
+AT_ONCE = 64
+"""How many likelihoods are computed before they are put into lm-eval's cache."""
 
 
 @register_model("lsp")
@@ -135,7 +139,9 @@ class Harness(LM):
             calls[how].append((place, ids, seed_of(self.seed, ids, copy) % 2**31))
         texts: dict[int, str] = {}
         for how, members in calls.items():
-            answers = self._decode(how, [ids for _, ids, _ in members], [seed for *_, seed in members], disable_tqdm)
+            asked = [requests[place].args for place, _, _ in members]
+            _, prompts, seeds = zip(*members, strict=True)
+            answers = self._decode(how, prompts, seeds, asked, disable_tqdm)
             for (place, _, _), answer in zip(members, answers, strict=True):
                 texts[place] = answer.text or ""
                 self._count(requests[place], sources[place], len(answer.tokens), answer)
@@ -148,24 +154,27 @@ class Harness(LM):
         pairs = [self.words.encode_pair(*requests[place].args) for place in sources]
         for place, (context, continuation) in zip(sources, pairs, strict=True):
             self._check_length(requests[place], len(context) + len(continuation))
-        estimates = log_likelihoods(
-            self.model,
-            pairs,
-            mc_num=self.mc_num,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            progress=self._bar(len(pairs), disable_tqdm),
-        )
-        greedy: list[Generation] = []
-        if self.check_greedy:
-            words = {"tokenizer": self.tokenizer, "vocabulary": self.words.vocabulary()}
-            greedy = decode_exactly(self.model, pairs, batch_size=self.batch_size, **words)
         answers: dict[int, tuple[float, bool]] = {}
-        for number, (place, copy) in enumerate(sources.items()):
-            continuation, checks = pairs[number][1], greedy[number : number + 1]
-            answers[place] = estimates[number].value, any(check.tokens == continuation for check in checks)
-            self._count(requests[place], copy, len(continuation), estimates[number], *checks)
+        show = self._bar(len(pairs), disable_tqdm)
+        for begin in range(0, len(pairs), AT_ONCE):
+            chunk = pairs[begin : begin + AT_ONCE]
+            judged = self._judge(chunk, partial(show, begin))
+            places = list(sources.items())[begin : begin + AT_ONCE]
+            for (place, copy), (_, continuation), (estimate, *checks) in zip(places, chunk, judged, strict=True):
+                answers[place] = estimate.value, any(check.tokens == continuation for check in checks)
+                self.cache_hook.add_partial("loglikelihood", requests[place].args, answers[place])
+                self._count(requests[place], copy, len(continuation), estimate, *checks)
         return with_padding(requests, answers)
+
+    def _judge(self, pairs: Sequence[Any], show: Callable[[int], None]) -> list[tuple[Any, ...]]:
+        """The estimate of each continuation and, if it is checked, what decoding token by token gives."""
+        how: dict[str, Any] = {"mc_num": self.mc_num, "seed": self.seed, "batch_size": self.batch_size}
+        estimates = log_likelihoods(self.model, pairs, progress=show, **how)
+        if not self.check_greedy:
+            return [(estimate,) for estimate in estimates]
+        words = {"tokenizer": self.tokenizer, "vocabulary": self.words.vocabulary()}
+        greedy = decode_exactly(self.model, pairs, batch_size=self.batch_size, **words)
+        return list(zip(estimates, greedy, strict=True))
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Raises: a masked diffusion model has no such thing."""
@@ -190,8 +199,11 @@ class Harness(LM):
 
     # Decoding
 
-    def _decode(self, how: How, prompts: Sequence[list[int]], seeds: Sequence[int], quiet: bool) -> list[Generation]:
-        return lsp.generate(
+    def _decode(
+        self, how: How, prompts: Sequence[list[int]], seeds: Sequence[int], asked: Sequence[Any], quiet: bool
+    ) -> list[Generation]:
+        """Decodes prompts. Every answer is in lm-eval's cache (`asked` are its keys) as soon as it is complete."""
+        run = Run(
             self.model,
             prompts,
             tokenizer=self.tokenizer,
@@ -201,9 +213,15 @@ class Harness(LM):
             stop=how.stops,
             seed=seeds,
             batch_size=self.batch_size,
-            progress=self._may_show(quiet),
             **{**self.loop, "temperature": how.temperature},
         )
+
+        def keep(number: int) -> None:
+            if how.temperature == 0:  # lm-eval caches nothing that is drawn
+                self.cache_hook.add_partial("generate_until", asked[number], run.writers[number].text)
+
+        run.to_the_end(self._may_show(quiet), keep)
+        return run.generations()
 
     def _check_length(self, request: Instance, length: int) -> None:
         most = self.model.config.max_length
@@ -222,10 +240,10 @@ class Harness(LM):
     def _may_show(self, quiet: bool) -> bool:
         return self.rank == 0 and not quiet and sys.stderr.isatty()
 
-    def _bar(self, total: int, quiet: bool) -> Callable[[int], None]:
-        """A progress bar over likelihoods: is told which one is being computed."""
+    def _bar(self, total: int, quiet: bool) -> Callable[[int, int], None]:
+        """A progress bar over likelihoods: is told the first of those at hand, and which of them is being computed."""
         bar = tqdm(total=total, desc="likelihoods", disable=not self._may_show(quiet))
-        return lambda number: bar.update(number + 1 - bar.n)
+        return lambda first, number: bar.update(first + number + 1 - bar.n) and None
 
     def get_model_info(self) -> dict[str, Any]:
         """What the results say of this model under ``config``: how it decoded, and what every document cost."""

@@ -278,6 +278,7 @@ def generate(
     canvases = decoded(runner, input_ids, attention_mask, new, chosen, known, given)
     pads = _ids(generation_config.pad_token_id)
     longest = max((canvas.end - canvas.prompt_length for canvas in canvases), default=0)
+    longest = max(longest, 0)  # a stop may end a prompt that ends with masks
     out = continuation(input_ids, canvases, new, pads[0] if pads else None)
     return out[:, : input_ids.size(1) + longest].to(input_ids.device)
 

@@ -22,6 +22,7 @@ from lsp.models.transformer import check_pass
 from lsp_kernels import PrefixCache
 from lsp_kernels.errors import check_attention_lengths, check_index
 
+Output = str | int | Callable[[Any], Tensor]
 POSITION_TABLES = ("position_embeddings", "embed_positions")
 UNCACHED = (
     "an adapted model is uncached: every pass computes whole sequences, and positions count them; "
@@ -64,22 +65,44 @@ class TokenCache(PrefixCache):
     def _check_served(self) -> None:
         """Nothing attends to ids, so any dtype and head dimension will do."""
 
-    def whole(self, tokens: Tensor, borders: Sequence[int], append: Sequence[int]) -> list[Tensor]:
-        """Every sequence with its frozen prefix; the front of each is written behind that."""
+    def whole(
+        self, tokens: Tensor, positions: Tensor, borders: Sequence[int], append: Sequence[int], mask: int | None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Every sequence with its frozen prefix, and where the tokens of the pass stand in it.
+
+        The front of each is written behind its prefix. A mask that the pass leaves out is put where it was: a model
+        that is not told positions counts tokens.
+        """
         out = []
         for b, (begin, end) in enumerate(pairwise(borders)):
-            held, new = self._lengths[b], tokens[begin:end]
-            out.append(torch.cat([self.tokens[b, :held], new]))
+            held, new, where = self._lengths[b], tokens[begin:end], positions[begin:end]
+            check_places(b, where.tolist(), held, mask)
             self.tokens[b, held : held + append[b]] = new[: append[b]]
+            length = int(where[-1]) + 1 if end > begin else held
+            sequence = torch.full((length,), -1 if mask is None else mask, dtype=torch.int64, device=tokens.device)
+            sequence[:held], sequence[where] = self.tokens[b, :held], new
+            out.append((sequence, where))
         self.written()
         return out
+
+
+def check_places(b: int, where: Sequence[int], held: int, mask: int | None) -> None:
+    """Refuses positions of a sequence that do not rise from the end of its frozen prefix on, or leave a gap there."""
+    rising = all(p < q for p, q in pairwise(where))
+    if where and (where[0] != held or not rising):
+        expected = f"rising positions from {held}, the end of the frozen prefix"
+        raise ValueError(f"Invalid positions of sequence {b}: expected {expected}, got {where}")
+    if where and mask is None and where[-1] != held + len(where) - 1:
+        raise ValueError(f"Invalid positions of sequence {b}: expected no gaps without a mask id, got {where}")
 
 
 class Adapted:
     """A model in the protocol of `Transformer`, whose "hidden states" are the logits themselves. Made by `adapt`."""
 
-    def __init__(self, forward: Callable[[Tensor], Any], config: AdaptedConfig, device: torch.device) -> None:
-        self.run, self.config, self.device = forward, config, device
+    def __init__(
+        self, forward: Callable[[Tensor], Any], config: AdaptedConfig, device: torch.device, output: Output = "logits"
+    ) -> None:
+        self.run, self.config, self.device, self.output = forward, config, device, output
 
     def __repr__(self) -> str:
         return f"Adapted({type(self.run).__name__}, {self.config}, uncached)"
@@ -93,7 +116,7 @@ class Adapted:
         cache: PrefixCache | None = None,
         append: Sequence[int] | None = None,
     ) -> Tensor:
-        """One pass: logits [T, V] of packed tokens. As `Transformer.forward`; positions play no part."""
+        """One pass: logits [T, V] of packed tokens. As `Transformer.forward`; what `positions` skip is a mask."""
         check_pass(tokens, positions, cu_seqlens, self.config.vocab_size, self.device)
         check_index("cu_seqlens", cu_seqlens, None, tokens)
         borders = cu_seqlens.tolist()
@@ -104,11 +127,8 @@ class Adapted:
         append = [0] * batch if append is None else list(append)
         cache.begin(cu_seqlens, append)
         check_attention_lengths(len(tokens), cache.capacity, cu_seqlens, cache.lengths, torch.tensor(append))
-        parts = [
-            self._logits(sequence)[len(sequence) - (end - begin) :]
-            for sequence, (begin, end) in zip(cache.whole(tokens, borders, append), pairwise(borders), strict=True)
-            if end > begin
-        ]
+        whole = cache.whole(tokens, positions, borders, append, self.config.mask_id)
+        parts = [self._logits(sequence)[where] for sequence, where in whole if len(where)]
         cache.advance()
         unused = len(tokens) - borders[-1]  # past the last border: tokens of nobody
         if len(parts) == 1 and not unused:
@@ -118,7 +138,7 @@ class Adapted:
 
     def _logits(self, sequence: Tensor) -> Tensor:
         with in_eval_mode(self.run):
-            out = logits_of(self.run(sequence[None]))
+            out = logits_of(self.run(sequence[None]), self.output)
         expected = [1, len(sequence), self.config.vocab_size]
         if list(out.shape) != expected:
             raise ValueError(f"Invalid logits of the model: expected {expected}, got {list(out.shape)}")
@@ -145,6 +165,7 @@ def adapt(
     max_length: int | None = None,
     shifted: bool = False,
     device: torch.device | str | None = None,
+    output: Output = "logits",
 ) -> Model:
     """Makes any ``forward(input_ids) -> logits`` model decode. Uncached: every pass computes whole sequences.
 
@@ -163,6 +184,9 @@ def adapt(
         Whether position p is predicted by row p - 1, as in Dream.
     device : optional
         Where the ids go, by default where the model's parameters are.
+    output : str, int or callable
+        Where the logits are in what the model returns: the name of a field or key, the place in a tuple, or a function
+        that takes them out. By default ``"logits"``, and the first item of a tuple.
 
     Examples
     --------
@@ -183,7 +207,9 @@ def adapt(
         weights = model.parameters() if isinstance(model, nn.Module) else iter(())
         device = next((weight.device for weight in weights), torch.device("cpu"))
     warnings.warn(UNCACHED, UncachedWarning, stacklevel=2)
-    return Adapted(model, found, torch.empty(0, device=device).device)  # with its index, as tensors there have it
+    return Adapted(
+        model, found, torch.empty(0, device=device).device, output
+    )  # with its index, as tensors there have it
 
 
 def config_of(
@@ -240,17 +266,22 @@ def _longest(model: Any, config: Any) -> int | None:
     return min(known) if known else None
 
 
-def logits_of(output: Any) -> Tensor:
+def logits_of(output: Any, where: Output = "logits") -> Tensor:
     """The logits in whatever a model returns."""
-    if isinstance(output, Mapping) and "logits" in output:
-        output = output["logits"]
-    elif isinstance(output, tuple | list) and output:
-        output = output[0]
+    if callable(where):
+        found = where(output)
+    elif isinstance(where, int):
+        found = output[where] if isinstance(output, tuple | list) and -len(output) <= where < len(output) else output
+    elif isinstance(output, Mapping) and where in output:
+        found = output[where]
+    elif where == "logits" and isinstance(output, tuple | list) and output and not hasattr(output, "logits"):
+        found = output[0]
     else:
-        output = getattr(output, "logits", output)
-    if not isinstance(output, Tensor):
-        raise TypeError(f"Invalid output of the model: expected logits, got a {type(output).__name__}")
-    return output
+        found = getattr(output, where, output)
+    if not isinstance(found, Tensor):
+        names = f" with {', '.join(map(str, output))}; say which by output=" if isinstance(output, Mapping) else ""
+        raise TypeError(f"Invalid output of the model: expected {where}, got a {type(found).__name__}{names}")
+    return found
 
 
 def _first(given: Any, config: Any, *names: str) -> Any:

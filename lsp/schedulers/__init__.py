@@ -11,8 +11,15 @@ from collections.abc import Callable
 
 from lsp.decoding.scheduler import Chosen, Custom, Scheduler, described
 from lsp.decoding.step import Step
-from lsp.schedulers.prefix import FixedPrefix, LongestStablePrefix
-from lsp.schedulers.scattered import Factor, Full, Prophet, ScatteredMargin, Threshold, TopK
+
+from lsp.schedulers.prefix import FixedPrefix, LongestStablePrefix  # isort: skip; lsp info begins with it
+from lsp.schedulers.scattered import Factor, Full, ScatteredMargin, Threshold, TopK  # isort: skip
+from lsp.schedulers.blocks import AdaBlock, SlidingBlock
+from lsp.schedulers.bounds import EntropyBound, Frechet
+from lsp.schedulers.early import Prophet, SchED
+from lsp.schedulers.history import Klass, Less
+from lsp.schedulers.locally import LocalLeap
+from lsp.schedulers.timed import DreamOrder
 
 NAMES = Scheduler.registered
 """The schedulers by the names that `lsp.generate` and the command line know: every class with a `key`, and presets."""
@@ -31,14 +38,23 @@ def scheduler_of(given: Scheduler | Callable[[Step], list[Chosen]] | str | None)
 
 __all__ = [
     "NAMES",
+    "AdaBlock",
     "Custom",
+    "DreamOrder",
+    "EntropyBound",
     "Factor",
     "FixedPrefix",
+    "Frechet",
     "Full",
+    "Klass",
+    "Less",
+    "LocalLeap",
     "LongestStablePrefix",
     "Prophet",
     "ScatteredMargin",
+    "SchED",
     "Scheduler",
+    "SlidingBlock",
     "Threshold",
     "TopK",
     "scheduler_of",

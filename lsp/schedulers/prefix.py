@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import torch
 
+from lsp.decoding.history import lasting
 from lsp.decoding.options import Options
 from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Prefix, Step
 from lsp.schedulers import sentences
-from lsp_kernels import PrefixRule
+from lsp_kernels import PrefixRule, select_prefix
 from lsp_kernels.errors import as_integer, deprecated
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ class LongestStablePrefix(Scheduler):
     stuck : {"first", "best"}
         What is committed when the first margin is under the floor and there is no island: the first mask, or the one
         with the largest margin.
+    stable : int
+        In how many passes, this one included, a token must have been the best one for its margin to count. With 1, the
+        default, nothing is remembered. More needs a rule with a floor: without one a prefix is taken whatever its
+        margins are.
 
     Examples
     --------
@@ -54,6 +60,7 @@ class LongestStablePrefix(Scheduler):
     rule: PrefixRule = field(default_factory=PrefixRule.guarded)
     islands: float | None = AUTO
     stuck: Literal["first", "best"] = "first"
+    stable: int = 1
 
     @classmethod
     def guarded(cls) -> LongestStablePrefix:
@@ -72,6 +79,8 @@ class LongestStablePrefix(Scheduler):
             object.__setattr__(self, "islands", self.rule.floor if allowed else None)
         if self.stuck not in ("first", "best"):
             raise ValueError(f"Invalid stuck: expected 'first' or 'best', got {self.stuck!r}")
+        if as_integer("stable", self.stable, 1) > 1 and self.rule.floor is None:
+            raise ValueError(f"Invalid stable: expected 1 or a rule with a floor, got {self.stable} and {self.rule}")
         if self.islands is None:
             if self.stuck == "best":
                 raise ValueError("Invalid stuck: 'best' expects islands, got None")
@@ -82,10 +91,28 @@ class LongestStablePrefix(Scheduler):
             raise ValueError(f"Invalid islands: expected a rule with a floor and beta = 1, got {self.rule}")
 
     def __call__(self, step: Step) -> list[Chosen]:
+        if self.stable > 1:
+            return self._lasting(step)
         found = zip(step.canvases, step.commit(self.rule), strict=True)
-        return [self._choose(canvas.masks, prefix, step.stops) for canvas, prefix in found]
+        return [self._choose(canvas.masks, prefix, prefix.margins, step.stops) for canvas, prefix in found]
 
-    def _choose(self, masks: np.ndarray, prefix: Prefix, stops: frozenset[int]) -> Chosen:
+    def _lasting(self, step: Step) -> list[Chosen]:
+        """With a margin of -inf wherever the token has not been the best one for long enough."""
+        before, flags = self.stable - 1, step.vocabulary.to("cpu")
+        earlier = step.earlier(before)
+        masks = [canvas.masks for canvas in step.canvases]
+        out = []
+        for where, stats, past in zip(masks, step.stats(masks), earlier, strict=True):
+            counts = lasting(past, before, where, stats.tokens)
+            margins = np.where(counts, stats.margins, np.float32(-np.inf))
+            operands = torch.from_numpy(margins), torch.from_numpy(stats.tokens)
+            length, _ = select_prefix(*operands, rule=self.rule, vocabulary=flags)
+            prefix = Prefix(int(length), stats.tokens, margins)
+            out.append(self._choose(where, prefix, stats.margins, step.stops))
+        return out
+
+    def _choose(self, masks: np.ndarray, prefix: Prefix, margins: np.ndarray, stops: frozenset[int]) -> Chosen:
+        """From the margins that count, in `prefix`, and all of them, for the case that none of those suffices."""
         chosen = np.arange(len(prefix.margins)) < prefix.length
         if self.islands is not None and len(prefix.margins):
             sure = prefix.margins >= self.islands
@@ -93,7 +120,7 @@ class LongestStablePrefix(Scheduler):
                 if sure.any():
                     chosen = sure
                 elif self.stuck == "best":
-                    chosen = np.arange(len(sure)) == int(np.argmax(prefix.margins))
+                    chosen = np.arange(len(sure)) == int(np.argmax(margins))
             chosen = chosen | (sure & np.isin(prefix.tokens, list(stops)))
         return masks[: len(chosen)][chosen], prefix.tokens[chosen]
 
@@ -111,17 +138,21 @@ class LongestStablePrefix(Scheduler):
         return self.rule.floor
 
     @property
-    def shown_rule(self) -> PrefixRule:
-        return self.rule
+    def shown_rule(self) -> PrefixRule | None:
+        """A record of a pass does not say which tokens are stable, so the steps of the rule are not those shown."""
+        return self.rule if self.stable == 1 else None
 
     @property
     def notes(self) -> list[str]:
         rule = self.rule
         paper = f"no floor, α = {rule.alpha}, β = {rule.beta}"
         islands = [] if self.islands is None else [f"islands {self.islands:g}"]
-        return [paper if rule.floor is None else f"floor {rule.floor:g}", *islands]
+        stable = [f"stable for {self.stable} passes"] if self.stable > 1 else []
+        return [paper if rule.floor is None else f"floor {rule.floor:g}", *islands, *stable]
 
     def reason(self, seen: PassRecord) -> str:
+        if self.stable > 1:
+            return sentences.of_stable(seen, self.stable)
         return sentences.of_prefix(seen, self.rule, self.islands)
 
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from lsp.decoding.canvas import Canvas
-from lsp.decoding.options import Options
 from lsp.decoding.scheduler import Chosen, Scheduler
-from lsp.decoding.step import Stats, Step
+from lsp.decoding.step import Step
 from lsp_kernels import PrefixRule, select_prefix
 from lsp_kernels.errors import as_integer
 
@@ -168,55 +166,3 @@ class ScatteredMargin(Scheduler):
 
     def reason(self, seen: PassRecord) -> str:
         return "The masks with the largest margins are taken, as many as the candidate prefix is long."
-
-
-@dataclass(frozen=True)
-class Prophet(Scheduler):
-    """One token a step until the mean margin is large enough, then everything at once, also past the block.
-
-    Parameters
-    ----------
-    thresholds : three floats
-        The mean margin that suffices in the first, second and last third of the steps.
-    region : int, optional
-        How many of the last positions are looked at, where the answer is expected; by default all masks.
-    """
-
-    key: ClassVar[str] = "prophet"
-    thresholds: tuple[float, float, float] = (7.5, 5.0, 2.5)
-    region: int | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.thresholds) != 3 or not all(t >= 0 for t in self.thresholds):
-            raise ValueError(f"Invalid thresholds: expected three numbers >= 0, got {self.thresholds!r}")
-        if self.region is not None:
-            as_integer("region", self.region, 1)
-
-    def check(self, options: Options) -> None:
-        if options.lookahead is not None:
-            got = f"got {options.lookahead}"
-            raise ValueError(f"Invalid lookahead: expected None with Prophet, which commits everything, {got}")
-
-    def __call__(self, step: Step) -> list[Chosen]:
-        masks = [canvas.masks_in_pass for canvas in step.canvases]
-        found = zip(step.canvases, masks, step.stats(masks), strict=True)
-        return [self._choose(canvas, where, stats) for canvas, where, stats in found]
-
-    def _choose(self, canvas: Canvas, where: np.ndarray, stats: Stats) -> Chosen:
-        done = 1 - canvas.masks_left / canvas.masks_at_start
-        looked_at = stats.margins[where >= canvas.end - self.region] if self.region else stats.margins
-        if looked_at.size and looked_at.mean() >= self.thresholds[min(2, int(3 * done))]:
-            return where, stats.tokens
-        here = np.isin(where, canvas.masks)
-        best = int(np.argmax(np.where(here, stats.log_odds, -np.inf)))
-        return where[best : best + 1], stats.tokens[best : best + 1]
-
-    @property
-    def notes(self) -> list[str]:
-        region = [] if self.region is None else [f"region = {self.region}"]
-        return [f"thresholds = {', '.join(f'{t:g}' for t in self.thresholds)}", *region]
-
-    def reason(self, seen: PassRecord) -> str:
-        if len(seen.chosen) == len(seen.masks_in_pass) > 1:
-            return "The mean margin reaches the threshold, so everything is committed at once."
-        return "The mean margin is under the threshold, so the mask with the highest confidence is taken."

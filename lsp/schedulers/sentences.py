@@ -31,6 +31,15 @@ def of_prefix(seen: PassRecord, rule: PrefixRule, islands: float | None) -> str:
     return f"{under} forced to commit {'the first token' if steps.length == 1 else f'{steps.length} tokens'}."
 
 
+def of_stable(seen: PassRecord, passes: int) -> str:
+    """Why these masks, where only tokens count that were the best ones in the last passes."""
+    only = f"tokens that were the best ones in {passes} passes"
+    n = len(seen.chosen)
+    if seen.chosen != seen.masks[:n]:
+        return f"{count(runs(seen.chosen), 'stable island')} of {only}, or a sure stop."
+    return f"A prefix of {n} {only}." if n > 1 else f"The first mask is taken: no prefix of {only} is longer."
+
+
 def candidate(steps: RuleRecord, floor: float | None) -> str:
     """How the candidate length L′ came about."""
     length = steps.candidate

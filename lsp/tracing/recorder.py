@@ -60,6 +60,12 @@ class Recorder(Scheduler):
     def options(self) -> Options:
         return self.scheduler.options
 
+    def check(self, options: Options) -> None:
+        self.scheduler.check(options)
+
+    def check_vocabulary(self, size: int) -> None:
+        self.scheduler.check_vocabulary(size)
+
     def __call__(self, step: Step) -> list[Chosen]:
         chosen = self.scheduler(step)
         with step.unnoticed():  # a NaN that the scheduler has not looked at does not concern it
@@ -108,7 +114,7 @@ def _record(
     margins, tokens = stats.margins[: len(masks)], stats.tokens[: len(masks)]
     return PassRecord(
         index=canvas.passes,
-        frozen=canvas.frozen,
+        frozen=min(canvas.frozen, canvas.pass_begin),  # without the suffix of a dual cache
         begin=canvas.pass_begin,
         end=canvas.pass_end,
         masks=masks.tolist(),
@@ -135,7 +141,8 @@ def _rounded(record: PassRecord) -> PassRecord:
 
 
 def _trace(run: Run, recorder: Recorder, number: int, out: Generation) -> Trace:
-    scheduler, steps, prompt = recorder.scheduler, recorder.steps.get(number, []), run.prompts[number]
+    scheduler, steps, canvas = recorder.scheduler, recorder.steps.get(number, []), run.state.canvases[number]
+    prompt = run.prompts[number][: canvas.start]
     ids = sorted({*prompt, *out.tokens}.union(*(step.tokens for step in steps)))
     flags = run.vocabulary.flags.cpu()
     return Trace(
@@ -153,7 +160,7 @@ def _trace(run: Run, recorder: Recorder, number: int, out: Generation) -> Trace:
         passes=out.passes,
         positions=out.positions,
         committed_in=out.committed_in,
-        max_new_tokens=run.total // len(run.prompts),
+        max_new_tokens=len(canvas.tokens) - canvas.start,
         pieces={} if run.tokenizer is None else {token: run.tokenizer.decode([token]) for token in ids},
         delimiters=[token for token in ids if int(flags[token]) & DELIMITER],
         stops=[token for token in ids if int(flags[token]) & STOP],

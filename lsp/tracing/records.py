@@ -55,7 +55,8 @@ class PassRecord:
     index : int
         The number of passes before.
     frozen, begin, end : int
-        Tokens that the cache held, and the positions that the pass covered.
+        Tokens at the left end that the cache held, and the positions that the pass covered. Given tokens from `end` on
+        were in it too.
     masks : list of int
         The positions that might be committed: those of the current block.
     masks_in_pass : list of int
@@ -101,11 +102,11 @@ class Trace:
     islands : float or None
         The margin of stable islands.
     prompt, tokens : lists of int
-        The ids before and after; `tokens` ends with a stop or where the masks ended.
+        The ids before and from the first mask on; `tokens` ends with a stop or where the masks ended.
     text, finished, passes, positions, committed_in
         As in `lsp.Generation`.
     max_new_tokens : int
-        How many masks there were.
+        How many positions there were from the first mask on, which are masks but for given tokens in a prompt.
     pieces : dict
         The text of every id that appears; empty without a tokenizer.
     delimiters, stops : lists of int

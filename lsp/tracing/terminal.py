@@ -30,10 +30,15 @@ def answer(pieces: Sequence[str], committed_in: Sequence[int]) -> Text:
     pieces : sequence of str
         The text of each token, as from `pieces_of`; for a trace ``[trace.pieces[token] for token in trace.tokens]``.
     committed_in : sequence of int
-        The pass of each token, from 0: `committed_in` of a `lsp.Generation` or of a trace.
+        The pass of each token, from 0: `committed_in` of a `lsp.Generation` or of a trace. A given token, with -1, has
+        neither a colour nor a number.
     """
     out, before = Text(), -1
     for piece, number in zip(pieces, committed_in, strict=True):
+        if number < 0:
+            out.append(printable(piece))
+            before = -1
+            continue
         if piece and number != before:
             out.append(f"[{number + 1}]", "bold")
             before = number

@@ -134,6 +134,17 @@ def test_two_processes_give_the_results_of_one(one: Any, two: Any) -> None:
         assert shared["results"][task] == pytest.approx(scores)
 
 
+def test_more_processes_than_documents_are_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = "task.build_requests() did not find any docs!"  # what lm-eval says in the process without a document
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = r"Invalid number of processes: expected at most .* documents .*, got 2"
+    with pytest.raises(ValueError, match=said), command.documents_for_all():
+        raise ValueError(theirs)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(ValueError, match="did not find any docs"), command.documents_for_all():
+        raise ValueError(theirs)
+
+
 def test_two_processes_count_every_document_once(one: Any, two: Any) -> None:
     """7 documents are 4 and 3, and lm-eval pads the second process with a request that it has had."""
     (alone, _), (shared, of_two) = one, two

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 
 pytest.importorskip("lm_eval", reason="needs lm-eval: make test-eval")
 
+from lm_eval.api.model import CacheHook, CachingLM
 from lm_eval.api.registry import get_model
 
 import lsp
 from lsp.evaluation.likelihood import log_likelihoods
+from lsp.integrations import lm_eval as module
 from lsp.integrations.lm_eval import Harness
 from tests.evaluation.runs import generation, likelihood, run
 from tests.evaluation.scripted import scripted, tokenizer
@@ -25,6 +28,10 @@ PROMPTS = [
     "Use 2, 9 and 14 to make 21.\n",
     "Tom has 5 coins. He buys 7 more. He loses 2 coins. He doubles them. How many coins does Tom have now?\n",
 ]
+
+
+class Stopped(Exception):
+    pass
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +54,8 @@ def counted(harness: Harness) -> dict[str, list[int]]:
 def test_it_says_what_generate_says_in_one_call_that_keeps_the_batch_full(
     model: Any, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, original = [], lsp.generate
-    monkeypatch.setattr(lsp, "generate", lambda *given, **named: calls.append(named) or original(*given, **named))
+    calls, original = [], module.Run
+    monkeypatch.setattr(module, "Run", lambda *given, **named: calls.append(named) or original(*given, **named))
     requests = [generation(prompt, i, max_gen_toks=96) for i, prompt in enumerate(PROMPTS)]
     texts = harness.generate_until(requests)
     monkeypatch.undo()
@@ -107,11 +114,16 @@ def test_a_stop_saves_passes_and_positions(model: Any, harness: Harness) -> None
 
 def test_the_length_is_that_of_the_model_then_of_the_task_then_256(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(lsp, "generate", lambda *_, max_new_tokens, **__: asked.append(max_new_tokens) or [])
+
+    def stopped(*_: Any, max_new_tokens: int, **__: Any) -> None:
+        asked.append(max_new_tokens)
+        raise Stopped
+
+    monkeypatch.setattr(module, "Run", stopped)
     for own, task in ((20, {"max_gen_toks": 30}), (None, {"max_gen_toks": 30}), (None, {})):
         harness = Harness(model, max_new_tokens=own)
         monkeypatch.setattr(harness, "_check_length", lambda request, length: None)
-        with pytest.raises(ValueError, match="shorter"):
+        with pytest.raises(Stopped):
             harness.generate_until([generation("x", **task)])
     assert asked == [20, 30, 256]
 
@@ -275,6 +287,46 @@ def test_answers_from_the_cache_of_lm_eval_cost_nothing_and_count_nothing(tmp_pa
     assert first["results"] == second["results"]
 
 
+def stopping_after(count: int, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """lm-eval's cache takes so many answers and then the run ends; returns what it has taken."""
+    taken: list[Any] = []
+    add = CacheHook.add_partial
+
+    def add_some(hook: CacheHook, name: str, request: Any, answer: Any) -> None:
+        if len(taken) == count:
+            raise Stopped
+        taken.append(request)
+        add(hook, name, request, answer)
+
+    monkeypatch.setattr(CacheHook, "add_partial", add_some)
+    return taken
+
+
+@pytest.mark.parametrize("kind", ["generate_until", "loglikelihood"])
+def test_a_run_that_was_stopped_goes_on_from_the_cache_of_lm_eval(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 2)
+    requests = {
+        "generate_until": [generation(prompt, i, max_gen_toks=24) for i, prompt in enumerate(PROMPTS)],
+        "loglikelihood": [likelihood(prompt, " 3", i) for i, prompt in enumerate(PROMPTS)],
+    }[kind]
+
+    def cached() -> Any:
+        return CachingLM(Harness("tiny", batch_size=1, mc_num=4), str(tmp_path / "answers.db"))
+
+    with monkeypatch.context() as patch:
+        taken = stopping_after(2, patch)
+        with pytest.raises(Stopped):
+            getattr(cached(), kind)(requests)
+        assert len(taken) == 2
+    again = cached()
+    answers = getattr(again, kind)(requests)
+    (counts,) = again.lm.counts.summary().values()
+    assert counts["documents"] == len(PROMPTS) - 2  # the others came from the cache
+    assert answers == getattr(Harness("tiny", batch_size=1, mc_num=4), kind)(requests)
+
+
 # Chats
 
 
@@ -321,7 +373,7 @@ def test_a_text_that_begins_with_the_first_token_gets_no_second_one() -> None:
         ("pretrained=tiny,check_greedy=maybe", "Invalid check_greedy: expected True or False, got 'maybe'"),
         ("pretrained=tiny,temperature=0.5", "Invalid temperature: expected it in gen_kwargs, beside do_sample, got it"),
         ("pretrained=tiny,block_length=0", "Invalid block_length: expected an integer from 1"),
-        ("pretrained=tiny,cache=some", "Invalid cache: expected 'prefix', 'block' or 'none', got 'some'"),
+        ("pretrained=tiny,cache=some", "Invalid cache: expected 'prefix', 'block', 'dual' or 'none', got 'some'"),
         ("pretrained=tiny,dtype=int8", "Invalid dtype: expected float32, bfloat16, float16 or float64, got 'int8'"),
         ("pretrained=tiny,delimiters=commas", "Invalid delimiters: expected "),
         (

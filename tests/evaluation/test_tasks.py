@@ -15,12 +15,14 @@ import lsp
 import lsp.integrations.lm_eval
 from lsp.evaluation.problems import load_problems
 from lsp.evaluation.tasks import FOLDER
-from lsp.tiny.tasks import TASKS
+from lsp.tiny import known_tasks
+from lsp.tiny.tasks import region
 from tests.evaluation.runs import PUBLIC, items, local_copies, run, samples
 from tests.evaluation.scripted import scripted
 
 pytestmark = pytest.mark.evaluation
 PROBLEMS = 12
+TASKS = known_tasks()
 COSTS = ("tokens", "passes", "positions")
 
 
@@ -33,7 +35,7 @@ def tiny() -> dict[str, Any]:
 @pytest.mark.parametrize("task", TASKS)
 def test_the_embedded_model_scores_what_the_judge_of_the_project_says(tiny: dict[str, Any], task: str) -> None:
     problems = load_problems(task, PROBLEMS, split="test", seed=1)
-    answers = lsp.generate(lsp.load("tiny"), problems.prompts, max_new_tokens=96)
+    answers = lsp.generate(lsp.load("tiny"), problems.prompts, max_new_tokens=region(task))
     verdicts = problems.judge([answer.text or "" for answer in answers])
     found = samples(tiny, f"lsp_tiny_{task}")
     assert [found[i]["resps"] for i in range(PROBLEMS)] == [[[answer.text]] for answer in answers]
@@ -45,7 +47,7 @@ def test_the_embedded_model_scores_what_the_judge_of_the_project_says(tiny: dict
 @pytest.mark.parametrize("task", TASKS)
 def test_the_results_say_what_every_document_cost(tiny: dict[str, Any], task: str) -> None:
     problems = load_problems(task, PROBLEMS, split="test", seed=1)
-    answers = lsp.generate(lsp.load("tiny"), problems.prompts, max_new_tokens=96)
+    answers = lsp.generate(lsp.load("tiny"), problems.prompts, max_new_tokens=region(task))
     counts = tiny["config"]["lsp"]["counts"][f"lsp_tiny_{task}"]
     costs = {
         "doc_id": list(range(PROBLEMS)),

@@ -190,8 +190,8 @@ class Case:
     def vocab_size(self) -> int:
         return self.config.get("embedding_size", self.config["vocab_size"])
 
-    def logits(self, ids: list[int], dtype: torch.dtype = torch.float64) -> Tensor:
-        return self.plain(self.tensors, self.config, ids, dtype)
+    def logits(self, ids: list[int], dtype: torch.dtype = torch.float64, positions: list[int] | None = None) -> Tensor:
+        return self.plain(self.tensors, self.config, ids, dtype, positions)
 
     def save(self, folder: Path, shards: int = 1) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,11 +11,18 @@ import torch
 from torch import Tensor
 
 
-def llada(tensors: dict[str, Tensor], config: dict, ids: list[int], dtype: torch.dtype = torch.float64) -> Tensor:
-    """Logits [T, V] of a LLaDA checkpoint."""
+def llada(
+    tensors: dict[str, Tensor],
+    config: dict,
+    ids: list[int],
+    dtype: torch.dtype = torch.float64,
+    positions: list[int] | None = None,
+) -> Tensor:
+    """Logits [T, V] of a LLaDA checkpoint. Tokens stand at `positions`, by default side by side from 0 on."""
+    where = list(range(len(ids))) if positions is None else positions
     w = {name.removeprefix("model.transformer."): t.to(dtype) for name, t in tensors.items()}
     eps, heads = config["rms_norm_eps"], config["n_heads"]
-    cos, sin = angles(len(ids), config["d_model"] // heads, config["rope_theta"], dtype)
+    cos, sin = (each[where] for each in angles(max(where) + 1, config["d_model"] // heads, config["rope_theta"], dtype))
     x = w["wte.weight"][ids]
     for i in range(config["n_layers"]):
         layer = {name.removeprefix(f"blocks.{i}."): t for name, t in w.items() if name.startswith(f"blocks.{i}.")}
@@ -30,16 +37,24 @@ def llada(tensors: dict[str, Tensor], config: dict, ids: list[int], dtype: torch
     return linear(norm(x, w["ln_f.weight"], eps), head)
 
 
-def llama(tensors: dict[str, Tensor], config: dict, ids: list[int], dtype: torch.dtype = torch.float64) -> Tensor:
+def llama(
+    tensors: dict[str, Tensor],
+    config: dict,
+    ids: list[int],
+    dtype: torch.dtype = torch.float64,
+    positions: list[int] | None = None,
+) -> Tensor:
     """Logits [T, V] of a checkpoint in the layout of Llama.
 
     Qwen2 and Dream have biases on Q, K and V, Qwen3 norms on every head of Q and K. In Dream row p - 1 is the
     prediction for position p.
     """
+    where = list(range(len(ids))) if positions is None else positions
     w = {name: t.to(dtype) for name, t in tensors.items()}
     eps, heads, kv_heads = (config[key] for key in ("rms_norm_eps", "num_attention_heads", "num_key_value_heads"))
     size = config.get("head_dim", config["hidden_size"] // heads)
-    cos, sin = angles(len(ids), size, config["rope_theta"], dtype, config["rope_scaling"])
+    turns = angles(max(where) + 1, size, config["rope_theta"], dtype, config["rope_scaling"])
+    cos, sin = (each[where] for each in turns)
     x = w["model.embed_tokens.weight"][ids]
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}."

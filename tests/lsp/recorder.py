@@ -25,6 +25,8 @@ SCHEDULERS = {
     "threshold": lsp.Threshold(0.6),
     "scattered": lsp.ScatteredMargin(PrefixRule(0.1, 0.2)),
     "prophet": lsp.Prophet((7.5, 5.0, 4.0)),
+    "less": lsp.Less(0.5),
+    "klass": lsp.Klass(0.5, 2.0),
 }
 """One scheduler of each kind, with parameters that random models reach."""
 
@@ -72,7 +74,8 @@ class Recorder:
             ids, where = tokens[begin:end].tolist(), positions[begin:end].tolist()
             slots[b] = {slot: by for slot, by in slots[b].items() if slot < held[b]}
             slots[b] |= {held[b] + i: (len(self.passes), ids[i]) for i in range(append[b])}
-            assert where == list(range(held[b], held[b] + len(where))), "a slot is not the position of its token"
+            front = list(range(held[b], held[b] + append[b]))
+            assert where[: append[b]] == front, "a slot is not the position of its token"
             segments.append(Segment(ids, where, append[b], held[b], logits[begin:end].clone()))
         self.passes.append(segments)
         self.slots.append(slots)

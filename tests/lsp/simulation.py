@@ -26,13 +26,17 @@ class Ambiguous(Exception):
 
 @dataclass
 class Pass:
-    """What one pass covered, what of it is frozen from then on, and what it committed."""
+    """What one pass covered, what of it is frozen from then on, and what it committed.
+
+    `end` is where the sequence ends that a model is given which cannot leave out masks.
+    """
 
     start: int
     end: int
     append: int
     anew: bool
     chosen: dict[int, int]
+    positions: list[int]
 
 
 @dataclass
@@ -54,6 +58,8 @@ def simulate(
     stops: Sequence[int] = (),
     delimiters: Sequence[int] = (),
     block_length: int | None = None,
+    blocks: str = "fixed",
+    delimiter_confidence: float = 0.3,
     lookahead: int | None = None,
     cache: str = "prefix",
     refresh_every: int | None = None,
@@ -63,18 +69,36 @@ def simulate(
     seed: int = 0,
     rule: Rule | None = None,
 ) -> Simulation:
-    """Decodes one prompt. `rule` says which positions the scheduler commits, by default the one of `RULES`."""
+    """Decodes one prompt, in which `mask` is a hole.
+
+    `rule` says which positions the scheduler commits, by default the one of `RULES`.
+    """
     rule = RULES[type(scheduler)] if rule is None else rule
-    tokens: list[int | None] = [*prompt, *[None] * new]  # None is a mask
+    tokens: list[int | None] = [*(None if token == mask else token for token in prompt), *[None] * new]  # None: a mask
+    masks = tokens.count(None)
+    begin = tokens.index(None) if masks else len(tokens)
+    given = [p for p, token in enumerate(tokens) if token is not None]
+    tail = max(given, default=-1) + 1  # no given token from here on
     ends = set(stops) if stop_early else set()
     out = Simulation([], [])
     slots: dict[int, tuple[int, int]] = {}
-    block_before, scattered = -1, False
+    earlier: list[dict[int, list[float]]] = []
+    block_start = block_end = block_before = -1
+    scattered = False
     while None in tokens:
         index, first = len(out.passes), tokens.index(None)
-        block = (first - len(prompt)) // block_length if block_length else 0
-        block_start = len(prompt) + block * (block_length or 0)
-        block_end = min(len(tokens), block_start + block_length) if block_length else len(tokens)
+        window = int(0.25 * masks)
+        settled = blocks != "delimiter" or block_start <= first < block_end
+        if not block_length:
+            block_start, block_end = begin, len(tokens)
+        elif blocks == "sliding":
+            block_start, block_end = first, first + block_length
+        elif blocks == "fixed":
+            block_start = first - (first - begin) % block_length
+            block_end = block_start + block_length
+        elif not settled:
+            block_start, block_end = first, first + max(block_length, window)  # at most, until the pass has said it
+        block_end = min(len(tokens), block_end)
         end = len(tokens)
         if lookahead is not None:
             end = min(end, (block_end if block_length else first) + lookahead)
@@ -82,8 +106,8 @@ def simulate(
         exact = cache == "none" or refresh_every == 1
         anew = exact or (refresh_every is not None and index % refresh_every == 0) or (refresh_scattered and scattered)
         if cache == "block":
-            anew = block != block_before
-        block_before = block
+            anew = block_start != block_before
+        block_before = block_start
         if anew:
             slots = {}
         frozen = len(slots)
@@ -91,7 +115,8 @@ def simulate(
         front_end = (block_start if cache == "block" else first) - (1 if shifted else 0)
         append = 0 if exact else max(0, front_end - frozen)
 
-        rows = model([mask if token is None else token for token in tokens[:end]])
+        positions = [*range(frozen, end), *(p for p in given if end <= p < len(tokens))]
+        rows = model([mask if token is None else token for token in tokens[: positions[-1] + 1]])
         logits = {p: list(map(float, rows[p - 1 if shifted else p])) for p in range(end) if tokens[p] is None}
         noise = {
             p: oracle.Draw(float(np.float32(temperature)), seed, p, index) if temperature else None for p in logits
@@ -99,23 +124,42 @@ def simulate(
         scored = {p: oracle.score_row(logits[p], {mask}, noise[p]) for p in logits}
         if temperature:
             check_that_noise_decides(scored, temperature, scheduler)
+        if not settled:
+            ends_here = [p for p in scored if p < block_start + window and scored[p].token in set(delimiters)]
+            length = delimited(ends_here, scored, logits, delimiter_confidence)
+            block_end = min(len(tokens), block_start + block_length if length is None else length)
         here = [p for p in scored if p < block_end]
         left = tokens.count(None)
-        seen = Seen(scored, here, (new - left) / new, len(tokens), set(delimiters), ends, logits)
+        seen = Seen(scored, here, (masks - left) / masks, len(tokens), set(delimiters), ends, logits, mask, earlier)
         chosen = {p: scored[p].token for p in sorted(rule(scheduler, seen))}
+        earlier = [logits, *earlier]
         for p in range(frozen, frozen + append):
             slots = slots | {p: (index, tokens[p])}
-        out.passes.append(Pass(frozen, end, append, anew, chosen))
+        out.passes.append(Pass(frozen, positions[-1] + 1, append, anew, chosen, positions))
         out.slots.append(slots)
         for p, token in chosen.items():
             tokens[p] = token
         stop = [p for p, token in chosen.items() if token in ends]
         if stop:
-            tokens = tokens[: min(stop) + 1]
+            tokens = tokens[: max(tail, min(stop) + 1)]
         left_open = tokens.index(None) if None in tokens else len(tokens)
-        scattered = any(left_open < p < min(stop, default=len(tokens)) for p in chosen)
-    out.tokens = [token for token in tokens[len(prompt) :] if token is not None]
+        last = min([len(tokens), *(p for p in stop if p >= tail)])
+        scattered = any(left_open < p < last for p in chosen)
+    out.tokens = [token for token in tokens[begin:] if token is not None]
     return out
+
+
+def delimited(
+    places: list[int], rows: dict[int, oracle.Row], logits: dict[int, list[float]], enough: float
+) -> int | None:
+    """Where the block ends whose window predicts delimiters at these places; None if none of them is sure enough."""
+    if not places:
+        return None
+    best = max(places, key=lambda p: (rows[p].log_odds, -p))
+    for p in places:
+        if p != best and abs(rows[p].log_odds - rows[best].log_odds) < 2e-5 and logits[p] != logits[best]:
+            raise Ambiguous
+    return best + 1 if reaches(1 / (1 + math.exp(-rows[best].log_odds)), enough) else None
 
 
 def check_that_noise_decides(rows: dict[int, oracle.Row], temperature: float, scheduler: Any) -> None:
@@ -129,9 +173,9 @@ def check_that_noise_decides(rows: dict[int, oracle.Row], temperature: float, sc
 
 def seated(passes: Sequence[int], seats: int) -> list[list[tuple[int, int]]]:
     """For each prompt, which passes of the loop go over it and in which seat, if it needs this many passes."""
-    out: list[list[tuple[int, int]]] = [[] for _ in passes]
-    waiting = [b for b, n in enumerate(passes) if n]
-    free_from = [0] * seats  # the first pass for which a seat is free
+    out = [[(index, b) for index in range(n)] if b < seats else [] for b, n in enumerate(passes)]
+    waiting = [b for b, n in enumerate(passes) if n and b >= seats]
+    free_from = list(passes[:seats])  # the first pass for which a seat is free
     while waiting:
         begin = min(free_from)
         seat, b = free_from.index(begin), waiting.pop(0)
@@ -155,6 +199,8 @@ class Seen:
     end : int
         Where the sequence ends.
     delimiters, stops : sets of int
+    earlier : list of dict
+        The logits of every mask in the passes before this one, the last one first.
     """
 
     rows: dict[int, oracle.Row]
@@ -164,6 +210,8 @@ class Seen:
     delimiters: set[int]
     stops: set[int]
     logits: dict[int, list[float]]  # the same values in another order may round to other log-odds in float32
+    mask: int
+    earlier: list[dict[int, list[float]]]
 
     @property
     def margins(self) -> list[float]:
@@ -184,14 +232,22 @@ class Seen:
         """The softmax probability of the token, without noise."""
         return 1 / (1 + math.exp(-self.rows[position].log_odds))
 
+    def best_before(self, position: int, passes: int) -> list[int]:
+        """The best tokens of a position, without noise, in so many passes before this one that had it as a mask."""
+        known = [logits[position] for logits in self.earlier[:passes] if position in logits]
+        return [oracle.score_row(logits, {self.mask}).token for logits in known]
+
 
 def longest_stable_prefix(scheduler: schedulers.LongestStablePrefix, seen: Seen) -> set[int]:
     tokens = [seen.rows[p].token for p in seen.here]
-    length, _ = oracle.select(seen.margins, tokens, scheduler.rule, seen.delimiters, seen.stops)
+    before = scheduler.stable - 1
+    counts = [seen.best_before(p, before) == [seen.rows[p].token] * before for p in seen.here]
+    margins = [margin if counted else -math.inf for margin, counted in zip(seen.margins, counts, strict=True)]
+    length, _ = oracle.select(margins, tokens, scheduler.rule, seen.delimiters, seen.stops)
     taken = set(seen.here[:length])
     if scheduler.islands is not None:
-        sure = {p for p in seen.here if seen.rows[p].margin >= np.float32(scheduler.islands)}
-        if seen.margins[0] < np.float32(scheduler.rule.floor):
+        sure = {p for p, margin in zip(seen.here, margins, strict=True) if margin >= np.float32(scheduler.islands)}
+        if margins[0] < np.float32(scheduler.rule.floor):
             if sure:
                 taken = sure
             elif scheduler.stuck == "best":
@@ -227,6 +283,38 @@ def factor(scheduler: schedulers.Factor, seen: Seen) -> set[int]:
     return taken
 
 
+def less(scheduler: schedulers.Less, seen: Seen) -> set[int]:
+    best, *_ = seen.ranked
+    before = scheduler.passes - 1
+    same = {p for p in seen.here if seen.best_before(p, before) == [seen.rows[p].token] * before}
+    return {p for p in same if reaches(seen.confidence(p), scheduler.p)} or {best}
+
+
+def probabilities(logits: list[float], mask: int) -> list[float]:
+    weights = [0.0 if i == mask else math.exp(z - max(logits)) for i, z in enumerate(logits)]
+    return [weight / math.fsum(weights) for weight in weights]
+
+
+def kl(now: list[float], then: list[float], mask: int) -> float:
+    """Of two rows of logits, by its definition."""
+    p, q = probabilities(now, mask), probabilities(then, mask)
+    return math.fsum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
+
+
+def klass(scheduler: schedulers.Klass, seen: Seen) -> set[int]:
+    best, *_ = seen.ranked
+    passes = [seen.logits, *seen.earlier][: scheduler.passes + 1]
+    taken = set()
+    for p in seen.here:
+        known = [logits[p] for logits in passes if p in logits]
+        moved = [kl(now, then, seen.mask) for now, then in pairwise(known)]
+        if any(abs(each - scheduler.kl) < 1e-5 for each in moved):
+            raise Ambiguous
+        if len(moved) == scheduler.passes and max(moved) < scheduler.kl and reaches(seen.confidence(p), scheduler.p):
+            taken.add(p)
+    return taken or {best}
+
+
 Rule = Callable[[Any, Seen], set[int]]
 RULES: dict[type, Rule] = {
     schedulers.LongestStablePrefix: longest_stable_prefix,
@@ -237,6 +325,8 @@ RULES: dict[type, Rule] = {
     schedulers.TopK: lambda scheduler, seen: set(seen.ranked[: scheduler.k]),
     schedulers.Threshold: threshold,
     schedulers.Factor: factor,
+    schedulers.Less: less,
+    schedulers.Klass: klass,
 }
 """Which positions each scheduler commits, written once more and plainly."""
 

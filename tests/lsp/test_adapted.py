@@ -143,3 +143,55 @@ def test_what_is_wrong_is_named() -> None:
         model(ids, ids, borders(5), model.new_cache(1, 2), [3])
     with pytest.raises(ValueError, match=r"Invalid append\[0\]: expected at most 5 \(tokens in the pass\), got 6"):
         model(ids, ids, borders(5), model.new_cache(1, 9), [6])
+
+
+def test_logits_under_another_name_are_found(case: Case) -> None:
+    ids, border = torch.tensor(ids_of(case, 6)), borders(6)
+    plain = adapted(case)(ids, torch.arange(6), border)
+
+    def logits(wrap: object, output: object) -> Tensor:
+        forward = lambda ids: wrap(case.logits(ids[0].tolist())[None].float())  # noqa: E731
+        model = lsp.adapt(forward, vocab_size=case.vocab_size, mask_id=7, output=output)
+        return model(ids, torch.arange(6), border)
+
+    for wrap, output in [
+        (lambda z: {"loss": 0, "prediction_logits": z}, "prediction_logits"),
+        (lambda z: SimpleNamespace(scores=z), "scores"),
+        (lambda z: (0.5, z), 1),
+        (lambda z: [z], -1),
+        (lambda z: {"heads": [{"z": z}]}, lambda out: out["heads"][0]["z"]),
+    ]:
+        torch.testing.assert_close(logits(wrap, output), plain)
+    for wrap, output, message in [
+        (lambda z: {"loss": 0, "scores": z}, "logits", "expected logits, got a dict with loss, scores; say which by"),
+        (lambda z: (0.5, z), 2, "expected 2, got a tuple"),
+        (lambda z: (0.5, z), 0, "expected 0, got a float"),
+        (lambda z: SimpleNamespace(scores=z), "score", "expected score, got a SimpleNamespace"),
+    ]:
+        with pytest.raises(TypeError, match=f"Invalid output of the model: {message}"):
+            logits(wrap, output)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_masked_models_of_transformers_fill_holes_as_their_own_logits_say(kind: str) -> None:
+    """One mask a pass, the leftmost: what the model itself predicts there, special tokens at both ends in place."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    special = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+    names = {"bert": "Bert", "roberta": "Roberta", "modernbert": "ModernBert"}[kind]
+    config = getattr(transformers, f"{names}Config")(vocab_size=40, initializer_range=0.5, **size, **special)
+    network = getattr(transformers, f"{names}ForMaskedLM")(config).eval()
+    prompt, mask = [0, 11, 4, 4, 12, 13, 4, 2], 4
+    model = lsp.adapt(network, mask_id=mask)
+    (answer,) = lsp.generate(model, [prompt], scheduler="fixed", lookahead=1)
+    expected = torch.tensor([prompt])
+    with torch.no_grad():
+        for _ in range(3):
+            first = expected[0].tolist().index(mask)
+            logits = network(expected).logits[0, first]
+            logits[mask] = -torch.inf
+            expected[0, first] = logits.argmax()
+    assert answer.tokens == expected[0, 2:].tolist()
+    assert answer.committed_in == [0, 1, -1, -1, 2, -1]
+    assert len(set(answer.tokens)) > 3

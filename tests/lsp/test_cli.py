@@ -20,7 +20,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 pytest.importorskip("transformers")
 
-from lsp.cli import settings
+from lsp.cli import options, settings
 from lsp.evaluation import grid, results
 from lsp.tiny.tasks import generate, sandbox
 from lsp_kernels import PrefixRule
@@ -99,6 +99,7 @@ def test_json_is_what_generate_returns(run: Callable[..., Ran]) -> None:
         assert got.pop("options")["cache"] == "none"
         assert got.pop("scheduler") == "Threshold(p=0.8)"
         assert got.pop("steps") == answer.committed_in  # the old name
+        assert got.pop("fills") == []
         assert got == {name: getattr(answer, name) for name in got}
         assert len(got) == 8
 
@@ -193,7 +194,7 @@ def test_the_embedded_model_gets_its_template_by_default(run: Callable[..., Ran]
 def test_an_empty_answer_says_what_the_embedded_model_knows(run: Callable[..., Ran]) -> None:
     ran = run("generate", "What is the capital of France?", *NEW)
     assert ran.out.strip() == ""
-    assert "The answer is empty. The embedded model knows four tasks and no more" in ran.err
+    assert "The answer is empty. The embedded model knows a few tasks and no more" in ran.err
     assert "The answer is empty" not in run("generate", PROMPT, *NEW).err
 
 
@@ -209,16 +210,21 @@ def test_markup_in_an_answer_is_printed_as_it_is(run: Callable[..., Ran], monkey
 
 def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
     given = ["--block-length", 8, "--lookahead", 4, "--refresh-every", 3, "--no-stop-early", "--temperature", 0.5]
-    given.append("--no-refresh-scattered")
+    given += ["--no-refresh-scattered", "--top-p", 0.9, "--top-k", 7, "--cfg-scale", 0.25]
     got = json.loads(run("generate", PROMPT, "--json", *NEW, *given, "--seed", 3, "--stop", "then").out)
     assert got["options"] == {
         "block_length": 8,
+        "blocks": "fixed",
+        "delimiter_confidence": 0.3,
         "lookahead": 4,
         "cache": "prefix",
         "refresh_every": 3,
         "refresh_scattered": False,
         "stop_early": False,
         "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "cfg_scale": 0.25,
         "graph": False,
     }
     assert "then" not in got["text"]
@@ -271,7 +277,9 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
             ["generate", "x", "--scheduler", "prophet", "--set", "thresholds=1,2"],
         ),
         ("Invalid p: expected 0 < p <= 1, got 2.0", ["generate", "x", "--scheduler", "threshold", "--set", "p=2"]),
-        ("Invalid cache: expected 'prefix', 'block' or 'none'", ["generate", "x", "--cache", "dual"]),
+        ("Invalid cache: expected 'prefix', 'block', 'dual' or 'none'", ["generate", "x", "--cache", "some"]),
+        ("Invalid cache: 'dual' expects a block_length", ["generate", "x", "--cache", "dual"]),
+        ("Invalid blocks: 'sliding' expects a block_length", ["generate", "x", "--blocks", "sliding"]),
         ("Invalid max_new_tokens: expected at most 254", ["generate", "x", "--max-new-tokens", "999"]),
         ("Invalid delimiters: expected text, code", ["generate", "x", "--delimiters", "foo"]),
         ("Invalid device: expected one such as cpu", ["generate", "x", "--device", "foo"]),
@@ -404,6 +412,13 @@ def test_a_page_is_written_at_once(run: Callable[..., Ran], tmp_path: Path) -> N
     page = tmp_path / "a.html"
     assert run("trace", page, "--chat", PROMPT, *NEW, "--against", "full").out == f"wrote {page}\n"
     assert "<html" in page.read_text("utf-8")
+
+
+def test_answers_are_as_long_as_asked_or_as_the_model_and_the_task_need() -> None:
+    assert [options.region(model, None) for model in ("tiny", "other")] == [96, 128]
+    assert [options.region(model, None, 432) for model in ("tiny", "other")] == [432, 432]
+    assert [options.region(model, None, 96) for model in ("tiny", "other")] == [96, 128]
+    assert options.region("tiny", 24, 432) == 24
 
 
 # Compare and tune
@@ -539,3 +554,23 @@ def test_the_default_keeps_its_loop_however_it_is_named(run: Callable[..., Ran])
     assert options[0] == options[1] == options[2] == asdict(PRESET)
     whole = json.loads(run("generate", PROMPT, "--json", *NEW, "--lookahead", "none").out)["options"]
     assert whole == asdict(PRESET) | {"lookahead": None}
+
+
+def test_a_marker_is_filled(run: Callable[..., Ran]) -> None:
+    prompt = "Use 3, 5 and 7 to make 15.\nFirst<mask:5>, then 12 + 3 = 15."
+    ran = run("generate", "--no-chat", prompt)
+    assert (ran.code, ran.out) == (0, " 7 + 5 = 12, then 12 + 3 = 15.\n")
+    ran = run("generate", "--no-chat", "--json", "--max-new-tokens", 4, prompt)
+    assert json.loads(ran.out)["fills"] == [" 7 + 5 = 12"]
+    assert -1 in json.loads(ran.out)["committed_in"]
+
+
+def test_samples_of_a_prompt_are_printed_one_after_the_other(
+    run: Callable[..., Ran], fails: Callable[..., None]
+) -> None:
+    ran = run("generate", PROMPT, PROMPT, "--json", *NEW, "--temperature", 3, "--scheduler", "fixed", "--n", 3)
+    samples = [json.loads(line)["text"] for line in ran.out.splitlines()]
+    assert len(samples) == 6
+    assert len(set(samples)) > 3
+    fails(2, "Invalid n: expected 1 without a temperature", "generate", PROMPT, "--n", 2)
+    fails(2, "expected a single one with --stream, got 2", "generate", PROMPT, "--temperature", 1, "--n", 2, "--stream")

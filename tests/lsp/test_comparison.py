@@ -19,6 +19,8 @@ from lsp.evaluation.comparison import Result, Setting, compare, paper_settings, 
 from lsp.evaluation.plot import frontier, plot
 from lsp.evaluation.problems import Problems, load_problems
 from lsp.models import Transformer
+from lsp.schedulers import NAMES, scheduler_of
+from lsp.schedulers.timed import DreamOrder
 from lsp.tracing import flip_rate
 
 SETTINGS = [
@@ -90,6 +92,11 @@ def test_the_rows_of_the_paper_are_there_and_full_comes_first() -> None:
     assert len(set(names)) == len(names)
     for wanted in ("Full, blocks of 32", "Fixed prefix 1", "Fixed prefix 8", "Scattered-Margin", "Prophet"):
         assert wanted in names
+    rivals = {type(setting.scheduler) for setting in paper_settings()}
+    assert {type(scheduler_of(name)) for name in NAMES} - rivals == {
+        lsp.TopK,
+        DreamOrder,
+    }  # of a given number of passes
     settings = [(repr(setting.scheduler), setting.options) for setting in paper_settings()]
     assert len(set(settings)) == len(settings)
 
@@ -105,6 +112,8 @@ def test_every_format_says_the_same(results: list[Result]) -> None:
     lines = tables.markdown(rows, about).splitlines()
     assert lines[:3] == ["model tiny", "", "## countdown"]
     assert [line.strip("| ").split(" | ") for line in lines[-4:]] == [tables.cells(row) for row in rows]
+    lengths = {"max_new_tokens": {"code": 96, "traces": 432}, "batch": 5}
+    assert tables.markdown(rows, lengths).startswith("max_new_tokens 96 (code) and 432 (traces), batch 5\n")
 
 
 def test_times_are_compared_with_the_full_that_treats_the_tail_alike(results: list[Result]) -> None:

@@ -12,7 +12,10 @@ pytest.importorskip("rich")
 from rich.console import Console
 
 from lsp.cli import demo
-from lsp.tiny.tasks import TASKS, generate
+from lsp.tiny import known_tasks
+from lsp.tiny.tasks import generate
+
+TASKS = known_tasks()
 
 
 @pytest.fixture(scope="module")

@@ -160,6 +160,44 @@ FLOOR = PrefixRule(floor=2.0, beta=1.0, snap=False)
         (lsp.Factor(0.5), ["The best 3 masks are taken: the last of them has a confidence of at least 0.875."]),
         (lsp.ScatteredMargin(), ["The masks with the largest margins are taken, as many as the candidate prefix"]),
         (lsp.Prophet((4.0, 4, 4)), ["The mean margin reaches the threshold, so everything is committed at once."]),
+        (
+            lsp.Frechet(),
+            ["The best 4 masks are taken: they are right together with a probability that exceeds the risk"],
+        ),
+        (lsp.Frechet(0.9999), ["The best mask is taken."]),
+        (lsp.EntropyBound(0.05), ["The 3 masks with the lowest entropies are taken: without the largest, their sum"]),
+        (lsp.EntropyBound(0.0), ["The mask with the lowest entropy is taken."]),
+        (
+            lsp.LocalLeap(),
+            ["The masks with a confidence of at least 0.9 are taken, and 1 more within 4 positions with"],
+        ),
+        (lsp.LocalLeap(0.99999), ["No confidence reaches 0.99999, so the best mask is taken."]),
+        (lsp.SchED(4.0, 4.0), ["The mean margin reaches the threshold, so everything is committed at once."]),
+        (
+            lsp.Less(0.9),
+            [
+                "The best mask is taken: no other one is confident and unchanged.",
+                "The masks with a confidence of at least 0.9 and the same token as before are taken.",
+            ],
+        ),
+        (
+            lsp.Klass(0.9, passes=1),
+            [
+                "The best mask is taken: no other one is confident and unchanged.",
+                "The masks with a confidence of at least 0.9 whose distribution has hardly moved are taken.",
+            ],
+        ),
+        (
+            lsp.LongestStablePrefix(FLOOR, islands=5.0, stable=2),
+            [
+                "The first mask is taken: no prefix of tokens that were the best ones in 2 passes is longer.",
+                "1 stable island of tokens that were the best ones in 2 passes, or a sure stop.",
+            ],
+        ),
+        (
+            lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=1.0, snap=False), stable=2),
+            ["The first mask is taken", "A prefix of 4 tokens that were the best ones in 2 passes."],
+        ),
         (lsp.Prophet((9.0, 9, 9)), ["The mean margin is under the threshold, so the mask with the highest"]),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, lsp.Scheduler) else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import lsp
 from lsp.evaluation import grid, results, verdict
 from lsp.evaluation.comparison import Setting
 from lsp.evaluation.problems import load_problems
+from lsp.schedulers import NAMES, scheduler_of
+from lsp.schedulers.timed import DreamOrder
 
 CANDIDATES = [
     grid.Candidate("Threshold", Setting.of("Threshold", lsp.Threshold())),
@@ -40,15 +43,35 @@ ROWS = [
 def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
     candidates = grid.grid()
     assert len({candidate.name for candidate in candidates}) == len(candidates)
-    loops = {
-        family: {c.setting.options for c in candidates if c.family == family}
-        for family in ("Full", "LSP", "Threshold", "Factor", "Prophet")
-    }
-    assert loops["Threshold"] == loops["Factor"] == loops["LSP"]
+    loops: dict[str, set[lsp.Options]] = {}
+    for candidate in candidates:
+        loops.setdefault(candidate.family, set()).add(candidate.setting.options)
+    for family in ("Threshold", "Factor", "Frechet", "EntropyBound", "LocalLeap", "Less", "Klass"):
+        assert loops[family] == loops["LSP"], family
     assert loops["Full"] - loops["LSP"] == {lsp.Options(block_length=8, cache=cache) for cache in ("prefix", "none")}
-    assert loops["Prophet"] == {options for options in loops["LSP"] if options.lookahead is None}
+    for family in ("Prophet", "SchED"):
+        assert loops[family] == {o for o in loops["LSP"] if o.lookahead is None and o.cache != "dual"}
+    assert {options.blocks for options in loops["AdaBlock"]} == {"delimiter"}
+    assert {options.blocks for options in loops["SlidingBlock"]} == {"sliding"}
     preset = lsp.LongestStablePrefix()
     assert grid.describe(preset, preset.options) in {candidate.name for candidate in candidates}
+
+
+def test_no_family_has_more_than_sixty_settings_and_each_can_run() -> None:
+    candidates = grid.grid()
+    families = Counter(candidate.family for candidate in candidates)
+    assert max(families.values()) <= 60, families
+    shown = {type(scheduler) for scheduler in (candidate.setting.scheduler for candidate in candidates)}
+    not_tuned = {lsp.FixedPrefix, lsp.TopK, lsp.ScatteredMargin, DreamOrder}
+    assert {type(scheduler_of(name)) for name in NAMES} - shown == not_tuned
+    for candidate in candidates:
+        candidate.setting.scheduler.check(candidate.setting.options)
+
+
+def test_what_needs_a_small_vocabulary_is_left_out_for_a_large_one() -> None:
+    possible = [candidate for candidate in grid.grid() if candidate.setting.possible(126464)]
+    assert {candidate.family for candidate in grid.grid()} - {candidate.family for candidate in possible} == {"Klass"}
+    assert all(candidate.setting.possible(195) for candidate in grid.grid())
 
 
 def test_a_name_says_what_is_not_the_default() -> None:
@@ -72,6 +95,17 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.
     assert len(calls) == 2
     out = lsp.generate(model, problems.prompts, max_new_tokens=24)
     assert json.loads(path.read_text().splitlines()[2])["positions"] == sum(o.positions for o in out) / 2
+
+
+def test_each_task_has_its_own_length_in_a_file_and_keeps_it(tmp_path: Path) -> None:
+    model, path = lsp.load("tiny"), tmp_path / "r.jsonl"
+    sets = [load_problems(task, 1, split="dev", seed=3) for task in ("countdown", "sudoku")]
+    for problems, length in zip(sets, (24, 32), strict=True):
+        grid.run(model, problems, CANDIDATES[:1], path, max_new_tokens=length, about={"seed": 3})
+    assert [(r["task"], r["max_new_tokens"]) for r in results.read(path)] == [("countdown", 24), ("sudoku", 32)]
+    assert len(grid.results(path, {"seed": 3}, sets[1], 32)) == 2
+    with pytest.raises(ValueError, match=r"expected results with {'max_new_tokens': 24}, got some with"):
+        grid.results(path, {"seed": 3}, sets[1], 24)
 
 
 def test_only_the_frontiers_of_the_families_get_another_look() -> None:

@@ -37,7 +37,7 @@ def logits_of(model: Transformer, scheduler: str, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"temperature": 0.5, "logprobs": True}], ids=str)
-@pytest.mark.parametrize("scheduler", lsp.schedulers.NAMES)
+@pytest.mark.parametrize("scheduler", sorted({*lsp.schedulers.NAMES} - {"klass"}))  # which goes by whole distributions
 def test_no_logits_are_held(scheduler: str, options: dict[str, Any]) -> None:
     assert logits_of(lsp.load("tiny"), scheduler, **options) == 0
 

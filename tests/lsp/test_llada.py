@@ -23,12 +23,30 @@ from tests.lsp.foreign import (
 )
 
 
-def llada_loop(model: nn.Module, prompt: Tensor, steps: int, gen_length: int, block_length: int) -> Tensor:
+def llada_loop(
+    model: nn.Module,
+    prompt: Tensor,
+    steps: int,
+    gen_length: int,
+    block_length: int,
+    cfg_scale: float = 0.0,
+    never: tuple[int, ...] = (),
+    at_last: tuple[int, ...] = (),
+) -> Tensor:
     """LLaDA's formula: in each step of a block the most confident masks, as many as the schedule says."""
     x, start, blocks = canvas_of(prompt, gen_length), prompt.shape[1], gen_length // block_length
     for block in range(blocks):
         for _ in range(steps // blocks):
-            tokens, confidence = probabilities(model(x, attention_mask=None).logits)
+            logits = model(x, attention_mask=None).logits
+            if cfg_scale:
+                without = x.clone()
+                without[:, :start] = MASK
+                without = model(without, attention_mask=None).logits
+                logits = without + (cfg_scale + 1) * (logits - without)
+            logits[..., list(never)] = -torch.inf
+            tokens, confidence = probabilities(logits)
+            lowest = -1 - torch.arange(x.shape[1], dtype=confidence.dtype)  # of several the leftmost first
+            confidence = torch.where(torch.isin(tokens, torch.tensor(at_last)), lowest, confidence)
             confidence[:, start + (block + 1) * block_length :] = -torch.inf
             confidence = torch.where(x == MASK, confidence, -torch.inf)
             for j in range(len(x)):
@@ -49,6 +67,39 @@ def test_llada_generates_what_it_did_with_its_own_scheduler(k: int, block_length
     assert torch.equal(x, expected)
     assert (x.dtype, x.shape) == (torch.int64, (2, 29))
     assert len(set(x[:, 5:].flatten().tolist())) > 10
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cfg_scale", [0.0, 0.75])
+@pytest.mark.parametrize("never", [False, True], ids=["", "logits_eos_inf"])
+@pytest.mark.parametrize("at_last", [False, True], ids=["", "confidence_eos_eot_inf"])
+def test_llada_takes_guidance_and_keeps_the_end_back(cfg_scale: float, never: bool, at_last: bool) -> None:
+    prompt, model = prompt_of(2, 5), Masked(1)
+    plain = generate(model, prompt, gen_length=24, block_length=12, mask_id=MASK, scheduler="full")
+    eos, eot = (int(plain[0, place]) for place in (7, 11))  # what it likes to write
+    ids = {"never": (eos,) if never else (), "at_last": (eos, eot) if at_last else ()}
+    expected = llada_loop(model, prompt, 24, 24, 12, cfg_scale, **ids)
+    flags = {"logits_eos_inf": never, "confidence_eos_eot_inf": at_last, "eos_id": eos, "eot_id": eot}
+    given = {"gen_length": 24, "block_length": 12, "mask_id": MASK, "cfg_scale": cfg_scale, **flags}
+    assert torch.equal(generate(model, prompt, scheduler="full", **given), expected)
+    assert torch.equal(expected, plain) == (not (cfg_scale or never or at_last))
+    by_prefix = generate(model, prompt, **given)
+    assert (eos in by_prefix[:, 5:]) <= (not never)
+
+
+def test_the_rule_sees_an_end_that_is_kept_back_as_unsure() -> None:
+    z = torch.zeros(SIZE, SIZE)
+    z[:, 3] = 9.0  # everywhere the end
+    z[1, 3], z[1, 4] = 0.0, 9.0  # but after token 1
+    model = nn.Embedding.from_pretrained(z)
+    given = {"gen_length": 4, "block_length": 4, "mask_id": MASK, "eos_id": 3, "eot_id": 3}
+    passes = []
+    count = model.register_forward_hook(lambda *_: passes.append(0))
+    generate(model, torch.tensor([[2]]), **given)
+    at_once = len(passes)
+    generate(model, torch.tensor([[2]]), confidence_eos_eot_inf=True, **given)
+    count.remove()
+    assert (at_once, len(passes) - at_once) == (2, 5)  # one pass is for the size of the vocabulary
 
 
 @torch.no_grad()
@@ -146,16 +197,15 @@ def test_what_llada_cannot_do_is_refused() -> None:
     for name, value, message in [
         REFUSED["random"],
         ("temperature", -1.0, "Invalid temperature: expected a number from 0 to 1e30, got -1.0"),
-        ("cfg_scale", 1.5, "Invalid cfg_scale: expected 0, as there is no guidance here, got 1.5"),
+        ("cfg_scale", -1.5, "Invalid cfg_scale: expected a finite number from 0, got -1.5"),
         ("attention_mask", padded, "Invalid attention_mask: expected padding on the left only, got zeros after ones"),
         ("attention_mask", padded[:, 1:], r"Invalid shape of attention_mask: expected \[2, 5\] as the prompt"),
-        ("logits_eos_inf", True, "Invalid logits_eos_inf: expected False, got True; pass a vocabulary"),
-        ("confidence_eos_eot_inf", True, "Invalid confidence_eos_eot_inf: expected False, got True"),
+        ("logits_eos_inf", True, "Invalid eos_id: expected an id from 0 to 59 with logits_eos_inf, got 126081"),
+        ("confidence_eos_eot_inf", True, "Invalid eos_id: expected an id from 0 to 59 with confidence_eos_eot_inf"),
         ("block_length", 3, "Invalid block_length: expected a divisor of gen_length = 8, as in LLaDA, got 3"),
         ("gen_length", 0, "Invalid gen_length"),
         ("prompt", prompt[0], r"Invalid shape of prompt: expected \[B, P\], got \[5\]"),
         ("prompt", prompt.float(), "Invalid dtype of prompt: expected integers, got torch.float32"),
-        ("prompt", canvas_of(prompt, 1), r"Invalid prompts\[0\]\[5\]: expected no mask in a prompt"),
         ("mask_id", 126336, "Invalid mask_id: expected an id from 0 to 59, got 126336"),
         ("model", 3, "Invalid model: expected a module or a function, got a int"),
         ("vocabulary", Vocabulary(SIZE + 1), r"Invalid logits of the model: expected \[1, 13, 61\], got \[1, 13, 60\]"),
@@ -176,3 +226,19 @@ def test_llada_takes_a_batch_that_is_padded_on_the_left() -> None:
     assert torch.equal(out[:, :width], padded)
     for row, prompt in zip(out, prompts, strict=True):
         assert torch.equal(row[width:], generate(model, prompt[None], **given)[0, len(prompt) :])
+
+
+@torch.no_grad()
+def test_llada_fills_masks_in_a_prompt_and_a_stop_there_fills_the_rest() -> None:
+    model, prompt = Masked(3, sharp=6.0), prompt_of(1, 6)
+    prompt[0, 2:4] = MASK
+    given = {"gen_length": 8, "block_length": 8, "mask_id": MASK}
+    out = generate(model, prompt, **given)
+    assert not (out == MASK).any()
+    assert torch.equal(out[0, [0, 1, 4, 5]], prompt[0, [0, 1, 4, 5]])
+    stop = int(out[0, 2])  # what it writes into the hole as a stop
+    in_order = {"scheduler": "fixed", **given}  # the hole comes first
+    stopped = generate(model, prompt, vocabulary=Vocabulary(SIZE, stops=[stop]), **in_order)
+    assert torch.equal(stopped[0, [0, 1, 4, 5]], prompt[0, [0, 1, 4, 5]])
+    assert int(stopped[0, 2]) == stop
+    assert (stopped[0, 6:] == stop).all()

@@ -23,6 +23,11 @@ def test_embedded_tasks_are_judged_by_their_programs() -> None:
     assert problems.judge([drawn[0].answer, "nonsense", drawn[2].answer]) == [True, False, True]
 
 
+def test_a_task_says_how_long_its_answers_are_and_a_file_does_not(tmp_path: Path) -> None:
+    assert [load_problems(task, 1).region for task in tasks.TASKS] == [96, 96, 96, 96, 432]
+    assert load_problems(write(tmp_path / "a.jsonl", {"prompt": "p", "answer": "yes"}), 1).region == 0
+
+
 def test_a_file_in_the_form_of_gsm8k_is_judged_by_the_last_number(tmp_path: Path) -> None:
     file = write(tmp_path / "gsm.jsonl", {"question": "How many?", "answer": "2 * 3 = 6\n#### 1,006"})
     problems = load_problems(file, 10)

@@ -26,6 +26,11 @@ SCHEDULERS = {
     "islands": lsp.LongestStablePrefix(GUARDED, islands=3.0),
     "islands best": lsp.LongestStablePrefix(PrefixRule(floor=5.0, beta=1, snap=False), islands=8.0, stuck="best"),
     "islands all": lsp.LongestStablePrefix(PrefixRule(floor=math.inf, beta=1, snap=False), islands=0.0),
+    "stable": lsp.LongestStablePrefix(PrefixRule(floor=1.0, beta=1, snap=False), stable=2),
+    "stable snap": lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=0.8, window=3), stable=2),
+    "stable best": lsp.LongestStablePrefix(PrefixRule(floor=1.0, beta=1, snap=False), stuck="best", stable=3),
+    "less": lsp.Less(0.4),
+    "klass": lsp.Klass(0.3, 3.0),
     "fixed": lsp.FixedPrefix(3),
     "full": lsp.Full(),
     "topk": lsp.TopK(3),
@@ -110,6 +115,8 @@ def test_a_prefix_takes_what_the_rule_says() -> None:
         ),
         (lambda: lsp.LongestStablePrefix(stuck="last"), "Invalid stuck: expected 'first' or 'best', got 'last'"),
         (lambda: lsp.LongestStablePrefix(islands=None, stuck="best"), "Invalid stuck: 'best' expects islands"),
+        (lambda: lsp.LongestStablePrefix(stable=0), "Invalid stable: expected an integer from 1"),
+        (lambda: lsp.LongestStablePrefix(PrefixRule(), stable=2), "Invalid stable: expected 1 or a rule with a floor"),
     ],
 )
 def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import lsp
 from lsp.schedulers import NAMES, scheduler_of
-from lsp_kernels import Vocabulary
-from tests.lsp.agreement import DELIMITERS, MASK, SIZE, STOPS, options
+from lsp_kernels import PrefixRule, Vocabulary
+from tests.lsp.agreement import DELIMITERS, MASK, SIZE, STOPS, options, takes_lookahead
 from tests.lsp.recorder import Recorder, last, scripted
 from tests.lsp.simulation import script
 
@@ -54,11 +54,18 @@ def seats(model: Recorder) -> list[list[int | None]]:
     return firsts
 
 
-@pytest.mark.parametrize("name", NAMES)
+SCHEDULERS = {name: scheduler_of(name) for name in NAMES} | {
+    "stable": lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=1.0, snap=False), stable=2),
+    "less, easily": lsp.Less(0.2),
+    "klass, easily": lsp.Klass(0.1, 5.0, 1),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_texts_counts_and_traces_are_those_of_one_by_one(name: str, data: st.DataObject) -> None:
-    scheduler = scheduler_of(name)
+    scheduler = SCHEDULERS[name]
     shifted = data.draw(st.booleans(), "shifted")
     lengths = data.draw(st.lists(st.integers(int(shifted), 5), min_size=1, max_size=5), "prompts")
     seed = data.draw(st.integers(0, 10**6), "seed")
@@ -72,7 +79,7 @@ def test_texts_counts_and_traces_are_those_of_one_by_one(name: str, data: st.Dat
         "tokenizer": Letters(),
         "vocabulary": VOCABULARY,
         "scheduler": scheduler,
-        **data.draw(options(lookahead=name != "prophet"), "options"),
+        **data.draw(options(takes_lookahead(scheduler)), "options"),
     }
     model = scripted(script(seed, SIZE, MASK), SIZE, MASK, shifted=shifted)
     batch_size = data.draw(st.sampled_from([None, 1, 2, 3, 9]), "batch size")

@@ -76,6 +76,22 @@ def test_a_captured_pass_has_the_entropy_too() -> None:
             np.testing.assert_allclose(captured, plain, rtol=1e-4, atol=1e-6)
 
 
+def test_a_captured_pass_can_be_asked_without_noise() -> None:
+    model, seen = lsp.load("tiny"), {False: [], True: []}
+
+    def clean_first(step: lsp.Step) -> list[lsp.Chosen]:
+        masks = [canvas.masks for canvas in step.canvases]
+        if step.canvases[0].passes % 2:  # then the noise of an earlier pass is still in the memory of the graph
+            step.stats(masks)
+        seen[graph].append(step.stats(masks, clean=True)[0].tokens.tolist())
+        return [(where[:2], stats.tokens[:2]) for where, stats in zip(masks, step.stats(masks), strict=True)]
+
+    for graph in seen:
+        lsp.generate(model, PROMPT, max_new_tokens=12, scheduler=clean_first, graph=graph, temperature=5.0)
+    assert len(seen[True]) > 2
+    assert seen[True] == seen[False]
+
+
 def spied(operation: Callable[..., Any], asked: list[dict[str, Any]]) -> Callable[..., Any]:
     """The operation; what it is asked for is written down."""
 
@@ -101,6 +117,8 @@ def test_what_nobody_asks_for_is_not_computed(scheduler: str, monkeypatch: pytes
             )
         assert asked
         for options in asked:
-            assert not options.get("entropy", False)
+            assert options.get("entropy", False) == (scheduler in ("dream", "entropy"))  # which go by it
             assert options.get("log_odds", logprobs) is logprobs
-            assert (options["noise"] is None) == (temperature == 0)
+        noisy = [options["noise"] is not None for options in asked]
+        expected = [False, True] if scheduler == "less" else [True]  # it also asks what would be best without noise
+        assert noisy == expected * (len(asked) // len(expected)) if temperature else not any(noisy)

@@ -34,8 +34,12 @@ CASES = {
     "islands in slots": {"batch_size": 2, "scheduler": ISLANDS, "logprobs": True},
     "noise": {"temperature": 0.7, "seed": 5, "logprobs": True},
     "the paper's": {"scheduler": lsp.LongestStablePrefix.paper(), "delimiters": "text"},
+    "blocks by delimiters": {"scheduler": lsp.AdaBlock(0.5), "delimiter_confidence": 0.1, "batch_size": 2},
     "threshold": {"scheduler": lsp.Threshold(0.5), "temperature": 0.3},
+    "history": {"scheduler": lsp.Less(0.1), "batch_size": 2, "temperature": 0.3, "logprobs": True},
+    "distributions": {"scheduler": lsp.Klass(0.1, 1.0), "batch_size": 2},
     "blocks": {"scheduler": lsp.TopK(2), "block_length": 8, "cache": "block"},
+    "dual cache": {"scheduler": lsp.Threshold(0.3), "block_length": 8, "cache": "dual", "batch_size": 2},
     "graph": {"graph": True, "scheduler": lsp.FixedPrefix(3)},
     "no cache": {"scheduler": lsp.Full(), "cache": "none", "max_new_tokens": 6},
 }
@@ -86,7 +90,7 @@ def test_tokens_passes_and_positions_are_those_of_one_process(
     pair: Pair, folders: dict[str, Path], name: str, case: str
 ) -> None:
     options = {"max_new_tokens": 20} | CASES[case]
-    if case == "the paper's":
+    if case in ("the paper's", "blocks by delimiters"):
         delimiters = {"delimiters": range(8, 60), "stops": [5], "suppress": [7]}
         size = SPLIT[name]().vocab_size
         options["vocabulary"] = lsp.tokens.Vocabulary(size, **delimiters)

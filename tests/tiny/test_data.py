@@ -5,11 +5,13 @@ import re
 import pytest
 import torch
 
-from lsp.tiny.tasks import REGION, TASKS, split_of
+from lsp.tiny.tasks import REGION, TASKS, region, split_of
 from lsp.tiny.training import tokenizer as tokens
-from lsp.tiny.training.curriculum import ANNOUNCES, STAGES, stage_at
-from lsp.tiny.training.data import POOL, WEIGHT_CAP, Batches
-from lsp.tiny.training.train import STEPS
+from lsp.tiny.training.curriculum import ANNOUNCES, FIRST, FROM_CHECKPOINT, FROM_NOTHING
+from lsp.tiny.training.cuts import hide_line
+from lsp.tiny.training.data import LINE_ENDS, POOL, WEIGHT_CAP, Batches
+
+CURRICULA = {"from nothing": FROM_NOTHING, "from a checkpoint": FROM_CHECKPOINT}
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +29,36 @@ def test_batches_depend_on_seed_rank_and_step_alone(tokenizer):
     assert not torch.equal(one.batch("sudoku", 5).targets, other.batch("sudoku", 5).targets)
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_masks_hide_answers_and_never_prompts(tokenizer, task):
-    batches = Batches(tokenizer, 0, 0)
-    newline = tokens.token_id(tokenizer, "\n")
+@pytest.mark.parametrize(
+    ("task", "curriculum"), [*((t, FROM_NOTHING) for t in TASKS[:4]), *((t, FROM_CHECKPOINT) for t in TASKS)]
+)
+def test_masks_hide_answers_and_never_prompts(tokenizer, task, curriculum):
+    batches = Batches(tokenizer, 0, 0, curriculum=curriculum)
     for step in range(20):
         batch = batches.batch(task, step)
         assert batch.masked.any(1).all()
         assert (batch.inputs[batch.masked] == batches.mask_id).all()
         shown = ~batch.masked
         assert torch.equal(batch.inputs[shown], batch.targets[shown])
-        newlines = (batch.targets == newline).int()
-        last = (newlines.cumsum(1) == (5 if task == "sudoku" else 1)).int().argmax(1)
-        before = torch.arange(batch.inputs.shape[1]) <= last[:, None]
+        before = torch.arange(batch.inputs.shape[1]) < prompts_of(tokenizer, batch.targets)[:, None]
+        assert before.any(1).all()
         assert not (batch.masked & before).any()
         assert (batch.weights[batch.masked] > 0).all()
         assert batch.weights.max() <= WEIGHT_CAP + 1e-4
+
+
+def prompts_of(tokenizer, targets):
+    """How many tokens the prompt of every row has, by its text."""
+    ends = re.compile(
+        r"(?:sudoku|grid):(?:\n[1-4_]{4}){4}\n|Trace from.*?\n[A-Z] end\n|Run this.*?\nfrom.*?\n|[A-Z].*?\n", re.S
+    )
+    lengths = []
+    for row in targets.tolist():
+        text = tokenizer.decode(row)
+        match = ends.search(text)
+        assert match
+        lengths.append(len(tokenizer.encode(text[: match.end()]).ids))
+    return torch.tensor(lengths)
 
 
 def test_suffix_masks_cut_right_after_what_announces_a_result(tokenizer):
@@ -63,7 +79,7 @@ def test_suffix_masks_cut_right_after_what_announces_a_result(tokenizer):
 
 def test_step_cuts_leave_whole_sentences(tokenizer):
     batches = Batches(tokenizer, 0, 0)
-    stage = next(stage for stage in STAGES if stage.recipes["arithmetic"].step_cut > 0.3)
+    stage = next(stage for stage in FIRST if stage.recipes["arithmetic"].step_cut > 0.3)
     ends = torch.tensor([tokens.token_id(tokenizer, token) for token in (".", "\n")])
     rows = cuts = 0
     for step in range(stage.first_step, stage.first_step + 40):
@@ -114,12 +130,15 @@ def test_choice_masks_show_the_words_and_hide_most_numbers_and_operators(tokeniz
     assert (hidden.sum(1) == 8).any()
 
 
-def test_stages_follow_each_other_and_begin_with_a_pool(tokenizer):
-    for stage in STAGES:
-        assert stage_at(stage.first_step) is stage
-        assert stage.first_step == 0 or stage_at(stage.first_step - 1) is not stage
+@pytest.mark.parametrize("curriculum", CURRICULA.values(), ids=CURRICULA)
+def test_stages_follow_each_other_and_begin_with_a_pool(tokenizer, curriculum):
+    for stage in curriculum.stages:
+        assert curriculum.at(stage.first_step) is stage
+        assert stage.first_step == 0 or curriculum.at(stage.first_step - 1) is not stage
         assert stage.first_step % POOL == 0
-    assert STAGES[-1].first_step < STEPS
+        assert stage.recipes.keys() == curriculum.stages[0].recipes.keys()
+        assert (stage.parallel is None) == (curriculum.stages[0].parallel is None)
+    assert curriculum.stages[-1].first_step < curriculum.steps
 
 
 def test_countdown_trains_on_larger_numbers_too_and_never_on_a_test_problem(tokenizer):
@@ -133,9 +152,59 @@ def test_countdown_trains_on_larger_numbers_too_and_never_on_a_test_problem(toke
     assert 0.1 < larger / len(seen) < 0.35
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_drills_hide_one_token_of_every_fact_and_show_what_gives_it(tokenizer, stage):
-    batches = Batches(tokenizer, 0, 0)
+def test_some_batches_of_traces_show_their_longer_region(tokenizer):
+    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
+    last = FROM_CHECKPOINT.stages[-1].first_step
+    shown = [batches.batch("traces", last + step).targets for step in range(40)]
+    full = [int(prompts_of(tokenizer, t).max()) + region("traces") == t.shape[1] for t in shown]
+    assert 3 < sum(full) < 20
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_both_templates_are_trained(tokenizer, task):
+    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
+    texts = [tokenizer.decode(row.tolist()) for step in range(64) for row in batches.batch(task, step).targets]
+    second = ("How", "Fill", "Make", "Given", "Run")
+    share = sum(text.startswith(second) for text in texts) / len(texts)
+    assert 0.1 < share < 0.5
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_infilling_hides_one_whole_line_and_shows_everything_else(tokenizer, task):
+    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
+    ends = {tokens.token_id(tokenizer, word) for word in LINE_ENDS[task]}
+    starts = set()
+    for step in range(12):
+        targets = batches.batch(task, step).targets
+        prompts = prompts_of(tokenizer, targets)
+        generator = torch.Generator().manual_seed(step)
+        hidden = hide_line(targets, prompts, torch.tensor(sorted(ends)), batches.eos_id, generator)
+        for row, prompt, masked in zip(targets.tolist(), prompts.tolist(), hidden, strict=True):
+            places = masked.nonzero()[:, 0].tolist()
+            assert places == list(range(places[0], places[-1] + 1))
+            assert places[0] == prompt or row[places[0] - 1] in ends
+            assert row[places[-1] + 1] in {*ends, batches.eos_id}
+            assert not ends & {row[i] for i in places}
+            starts.add(places[0] - prompt)
+    assert len(starts) >= {"countdown": 2, "sudoku": 4}.get(task, 6)
+
+
+def test_the_training_gets_infilling_masks_with_something_on_their_right(tokenizer):
+    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
+    newline = tokens.token_id(tokenizer, "\n")
+    found = 0
+    for step in range(80):
+        batch = batches.batch("traces", step)
+        for row, masked in zip(batch.targets.tolist(), batch.masked, strict=True):
+            places = masked.nonzero()[:, 0].tolist()
+            whole = places == list(range(places[0], places[-1] + 1)) and len(places) > 5
+            found += whole and newline == row[places[0] - 1] and newline in row[places[-1] + 1 :][:1]
+    assert 2 < found < 30
+
+
+@pytest.mark.parametrize(("curriculum", "stage"), [(c, stage) for c in CURRICULA.values() for stage in c.stages])
+def test_drills_hide_one_token_of_every_fact_and_show_what_gives_it(tokenizer, curriculum, stage):
+    batches = Batches(tokenizer, 0, 0, curriculum=curriculum)
     batch = batches.drill(stage.first_step)
     assert len(batch.inputs) == sum(stage.drills.values())
     assert batch.answer_tokens == int(batch.masked.sum())

@@ -7,7 +7,15 @@ import re
 
 import pytest
 
-from lsp.tiny.tasks import LEVELS, MAX_NUMBER, SPLITS, TASKS, Problem, draw, generate, verify
+from lsp.tiny.tasks import LEVELS, MAX_NUMBER, SPLITS, TASKS, TEMPLATES, Problem, draw, generate, verify
+
+OPENINGS = {
+    "arithmetic": ("Anna", "Ben", "John", "Leo", "Mary", "Natalia", "Sara", "Tom"),
+    "sudoku": "Solve the sudoku:\n",
+    "countdown": "Use ",
+    "code": "Write ",
+    "traces": "Trace from a = ",
+}
 
 each_task = pytest.mark.parametrize("task", TASKS)
 
@@ -28,7 +36,8 @@ def test_same_arguments_give_the_same_problems(task):
 
 @each_task
 def test_splits_share_no_key(task):
-    keys = [{p.key for p in sample(task, 25 if task == "sudoku" else 400, s)} for s in SPLITS]
+    many = {"sudoku": 25, "traces": 60}.get(task, 400)
+    keys = [{p.key for p in sample(task, many, s)} for s in SPLITS]
     assert not keys[0] & keys[1]
     assert not keys[0] & keys[2]
     assert not keys[1] & keys[2]
@@ -55,6 +64,25 @@ def test_unknown_split_is_an_error():
 
 
 @each_task
+def test_templates_word_the_prompt_and_change_nothing_else(task):
+    """The first template is the wording of the first checkpoint."""
+    first, second = (list(generate(task, 8, seed=3, template=template)) for template in TEMPLATES)
+    assert first == list(generate(task, 8, seed=3))
+    for one, other in zip(first, second, strict=True):
+        assert dataclasses.replace(other, prompt=one.prompt) == one
+        assert other.prompt != one.prompt
+        assert sorted(re.findall(r"\d+", other.prompt)) == sorted(re.findall(r"\d+", one.prompt))
+        assert one.prompt.startswith(OPENINGS[task])
+        assert accepted(other, one.answer)
+
+
+@pytest.mark.abuse("command line")
+def test_unknown_template_is_an_error():
+    with pytest.raises(ValueError, match=r"Invalid template: expected one of \(0, 1\), got 2"):
+        next(generate("sudoku", 1, template=2))
+
+
+@each_task
 def test_every_level_is_reached_and_can_be_asked_for(task):
     assert {p.level for p in sample(task, 120)} == set(LEVELS[task])
     for level in LEVELS[task]:
@@ -63,7 +91,7 @@ def test_every_level_is_reached_and_can_be_asked_for(task):
 
 @each_task
 def test_generated_answers_are_accepted(task):
-    problems = [p for split in SPLITS for p in sample(task, 100, split)]
+    problems = [p for split in SPLITS for p in sample(task, 40 if task == "traces" else 100, split)]
     assert all(verify(problems, [p.answer for p in problems]))
 
 
@@ -76,9 +104,9 @@ def test_answer_of_another_problem_is_rejected(task):
     assert not any(verify(problems, [p.answer for p in others]))
 
 
-@pytest.mark.parametrize("task", ["arithmetic", "countdown", "sudoku"])
+@pytest.mark.parametrize("task", ["arithmetic", "countdown", "sudoku", "traces"])
 def test_changing_any_number_is_rejected(task):
-    for problem in sample(task):
+    for problem in sample(task, 4 if task == "traces" else 60):
         pattern = r"\d" if task == "sudoku" else r"\d+"
         for match in re.finditer(pattern, problem.answer):
             wrong = str(int(match[0]) % 4 + 1) if task == "sudoku" else str(int(match[0]) + 1)

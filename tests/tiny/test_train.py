@@ -6,23 +6,30 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from safetensors.torch import load_file
 
 import lsp
-from lsp.tiny.tasks import TASKS
+from lsp.tiny import CHECKPOINT
+from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training import train
+from lsp.tiny.training.curriculum import FROM_CHECKPOINT, FROM_NOTHING
+from lsp.tiny.training.model import Config, TinyModel
 from tests.support import ROOT
 
 STEPS, SAVE, LOG = 32, 8, 4
+FEW = 16
+"""Steps from a checkpoint."""
 
 
-def start(out: Path, **more: object) -> subprocess.Popen:
+def start(out: Path, *given: str, steps: int = STEPS, **more: object) -> subprocess.Popen:
     sizes = ["--d-model=64", "--n-layers=2", "--scale=0.3", f"--save-every={SAVE}", f"--log-every={LOG}"]
-    command = [sys.executable, "-m", "lsp.tiny.training.train", "--out", str(out), "--steps", str(STEPS)]
-    return subprocess.Popen([*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL, **more)
+    command = [sys.executable, "-m", "lsp.tiny.training.train", "--out", str(out), "--steps", str(steps)]
+    return subprocess.Popen([*command, *sizes, *given], cwd=ROOT, stdout=subprocess.DEVNULL, **more)
 
 
 def wait_for_first_save(run: subprocess.Popen, out: Path) -> list[int]:
@@ -61,35 +68,68 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path):
     assert not (tmp_path / f"state-{STEPS}").exists()
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+class Runs(NamedTuple):
     """Folders of an uninterrupted run and of one that was killed and resumed."""
-    whole, killed = (tmp_path_factory.mktemp(name) for name in ("whole", "killed"))
-    uninterrupted = start(whole)
-    kill_after_first_save(start(killed), killed)
-    assert not (killed / f"state-{STEPS}").exists()
-    assert start(killed).wait() == 0
+
+    whole: Path
+    killed: Path
+    steps: int
+    learned: Sequence[str]  # parts whose loss falls
+
+
+def ran_twice(whole: Path, killed: Path, *given: str, steps: int) -> None:
+    uninterrupted = start(whole, *given, steps=steps)
+    kill_after_first_save(start(killed, *given, steps=steps), killed)
+    assert not (killed / f"state-{steps}").exists()
+    assert start(killed, *given, steps=steps).wait() == 0
     assert uninterrupted.wait() == 0
-    return whole, killed
+
+
+@pytest.fixture(scope="module", params=["from nothing", "from a checkpoint"])
+def runs(tmp_path_factory, request) -> Runs:
+    whole, killed, first = (tmp_path_factory.mktemp(name) for name in ("whole", "killed", "first"))
+    if request.param == "from nothing":
+        ran_twice(whole, killed, steps=STEPS)
+        return Runs(whole, killed, STEPS, list(FROM_NOTHING.stages[0].recipes))
+    ran_twice(whole, killed, "--start", str(untrained(first)), steps=FEW)
+    return Runs(whole, killed, FEW, [])  # so few steps, all with a small rate, teach nothing yet
+
+
+def untrained(folder: Path) -> Path:
+    """A checkpoint to start from, as small as these runs and with the vocabulary of the shipped one."""
+    words = tokens.load(CHECKPOINT)
+    sizes = {"d_model": 64, "n_layers": 2, "n_heads": 2, "mlp_hidden_size": 192}
+    TinyModel(Config(vocab_size=words.get_vocab_size(), **sizes)).save(folder)
+    tokens.save(words, folder)
+    return folder
 
 
 def test_the_loss_of_every_task_falls(runs):
-    log = (runs[0] / "log.txt").read_text()
-    for task in TASKS:
+    if not runs.learned:
+        pytest.skip("too few steps to learn anything")
+    log = (runs.whole / "log.txt").read_text()
+    for task in runs.learned:
         losses = [float(loss) for loss in re.findall(rf"{task} ([\d.]+)", log)]
-        assert len(losses) == STEPS // LOG
+        assert len(losses) == runs.steps // LOG
         assert losses[-1] < 0.9 * losses[0]
 
 
+def test_the_log_names_every_part_of_the_curriculum(runs):
+    curriculum = FROM_NOTHING if runs.learned else FROM_CHECKPOINT
+    parts = [*curriculum.stages[0].recipes, *(["parallel"] if curriculum is FROM_CHECKPOINT else []), "drill"]
+    (*_, last) = re.findall(r"step.*", (runs.whole / "log.txt").read_text())
+    assert re.findall(r"([a-z]+) \d+\.\d{3}", last) == parts
+
+
 def test_a_killed_run_ends_with_the_same_bits(runs):
-    whole, killed = (run / f"state-{STEPS}" for run in runs)
+    whole, killed = (run / f"state-{runs.steps}" for run in (runs.whole, runs.killed))
     assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
-    assert f"from step {SAVE}" in (runs[1] / "log.txt").read_text()
+    assert f"from step {SAVE}" in (runs.killed / "log.txt").read_text()
     assert all(tensor.isfinite().all() for tensor in load_file(whole / "model.safetensors").values())
 
 
 def test_the_result_is_a_checkpoint_that_decodes(runs):
-    folder = runs[0] / f"state-{STEPS}"
+    folder = runs.whole / f"state-{runs.steps}"
     (answer,) = lsp.generate(lsp.load(folder, dtype="float32"), "Use 3, 5 and 7 to make 26.\n", max_new_tokens=24)
     assert answer.passes > 0
     assert answer.text is not None
@@ -101,4 +141,4 @@ def test_time_spent_paused_does_not_move_the_schedule():
     trainer.count(2.0)
     assert trainer.progress == 2 / 60
     trainer.count(3600.0)
-    assert trainer.progress <= (2 + 10) / 60
+    assert trainer.progress == (2 + train.LONGEST_STEP) / 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -45,3 +46,11 @@ class Emulated:
 def ragged(head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, **options: Any) -> AttentionCase:
     """Two tiles, an empty sequence, prefixes of one and three splits, NaN behind them, and a group of 7."""
     return make_case([5, 0, 10], [70, 3, 0], [5, 0, 9], heads=(7, 1), size=head_dim, dtype=dtype, **options)
+
+
+def around(text: str, place: int) -> tuple[str, str]:
+    """The last access of memory before a place of a kernel's text, and the first one after it."""
+    before, after = (
+        re.findall(r"\s(?:cp\.async[.\w]*|ld[.\w]*|st[.\w]*)", part) for part in (text[:place], text[place:])
+    )
+    return before[-1].strip(), after[0].strip()

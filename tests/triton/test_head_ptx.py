@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot.builds import TYPES, Build, build_head, shipped
 from lsp_kernels.triton.head import head_commit_kernel, head_stats_kernel
 from tests.support import ints, same
+from tests.triton.emulated import around
 from tests.virtual_gpu import RaceError, launch
-from tests.virtual_gpu.mutate import with_ticket
+from tests.virtual_gpu.mutate import with_ticket, without_each_barrier
 
 TARGETS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 DTYPES = {pointer: dtype for dtype, pointer in TYPES.items()}
@@ -176,6 +178,28 @@ def test_a_relaxed_ticket_is_a_race() -> None:
     made = build_head(head_commit_kernel, "sm_80", size=SIZE)
     with pytest.raises(RaceError):
         execute(made, with_ticket(made.compile().text, "relaxed"))
+
+
+@pytest.mark.targets
+@pytest.mark.parametrize("kernel", [head_commit_kernel, head_stats_kernel], ids=["commit", "stats"])
+def test_no_barrier_can_be_removed(kernel: Any) -> None:
+    """Each is needed, except one before shared memory is used at all, one between two copies to different places, and
+    the one that ends the pipeline of copies, after which another one comes before shared memory is used again."""
+    made = build_head(kernel, "sm_80", size=SIZE)
+    whole = made.compile().text
+    barriers = [found.start() for found in re.finditer(r"bar\.sync", whole)]
+    assert len(barriers) > 20
+    for place, text in zip(barriers, without_each_barrier(whole), strict=True):
+        try:
+            execute(made, text, seed=1, **({} if kernel is head_commit_kernel else {"rows": 5}))
+        except RaceError:
+            continue
+        before, after = around(whole, place)
+        unused = not re.search(r"\.shared", whole[:place].partition("{")[2])
+        assert unused or ("cp.async" in before and ("cp.async" in after or after.startswith("st.global"))), (
+            before,
+            after,
+        )
 
 
 def test_values_of_tensor_memory_that_are_not_pinned_are_read_too_early() -> None:

@@ -30,7 +30,7 @@ PHRASES = {
 Step = tuple[str, int]
 
 
-def propose(rng: random.Random, level: int) -> Problem:
+def propose(rng: random.Random, level: int, template: int = 0) -> Problem:
     name, items = rng.choice(sorted(PRONOUNS)), rng.choice(ITEMS)
     pronoun = PRONOUNS[name]
     story, answer, steps = [], [], list[Step]()
@@ -54,11 +54,12 @@ def propose(rng: random.Random, level: int) -> Problem:
         answer.append(f"{lead} {value} {kind[0]} {operand} = {result} {items}.")
         steps.append((kind[0], operand))
         value = result
-    story.append(f"How many {items} does {name} have now?\n")
+    question = f"How many {items} does {name} have now?"
+    prompt = " ".join([question, *story] if template else [*story, question]) + "\n"
     answer.append(f"The final answer is {value}.")
     skeleton = f"{start} " + " ".join(f"{operator}{operand}" for operator, operand in steps)
     facts = {"start": start, "steps": steps}
-    return Problem("arithmetic", level, " ".join(story), " ".join(answer), skeleton, facts)
+    return Problem("arithmetic", level, prompt, " ".join(answer), skeleton, facts)
 
 
 def _next_step(rng: random.Random, value: int) -> tuple[str, int]:

@@ -109,7 +109,7 @@ def _groups(rng: random.Random, level: int) -> list[tuple[int, int]]:
             return groups
 
 
-def propose(rng: random.Random, level: int) -> Problem:
+def propose(rng: random.Random, level: int, template: int = 0) -> Problem:
     name, variable, start = rng.choice(NAMES), rng.choice(VARIABLES), rng.randint(1, 20)
     writer = _Writer(rng, variable, start)
     sentences = []
@@ -126,8 +126,9 @@ def propose(rng: random.Random, level: int) -> Problem:
             writer.act()
         sentences.append(_sentence(writer.said[first:]))
         writer.end()
-    prompt = f"Write {name}({variable}), traced for {variable} = {start}: "
-    prompt += "; ".join(sentences) + ".\n"
+    function, given = f"{name}({variable})", f"{variable} = {start}"
+    asked = f"Given {given}, write and trace {function}" if template else f"Write {function}, traced for {given}"
+    prompt = f"{asked}: {'; '.join(sentences)}.\n"
     last = f"    return {variable}  # {writer.value}"
     answer = "\n".join([f"def {name}({variable}):  # {start}", *writer.lines, last])
     facts = {"name": name, "start": start, "reference": answer}

@@ -76,11 +76,12 @@ def _effort(solution: Solution) -> tuple[int, ...]:
     return _products(solution), *order
 
 
-def propose(rng: random.Random, level: int) -> Problem:
+def propose(rng: random.Random, level: int, template: int = 0) -> Problem:
     numbers, target = rng.choice(instances()[level])
     a, first, b, middle, c, second, d = _easiest(numbers)[target]
     x, y, z = rng.sample(numbers, 3)
-    prompt = f"Use {x}, {y} and {z} to make {target}.\n"
+    given = f"{x}, {y} and {z}"
+    prompt = f"Make {target} from {given}.\n" if template else f"Use {given} to make {target}.\n"
     answer = f"First {a} {first} {b} = {middle}, then {c} {second} {d} = {target}."
     facts = {"numbers": numbers, "target": target}
     return Problem("countdown", level, prompt, answer, f"{numbers} {target}", facts)

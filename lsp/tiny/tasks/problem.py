@@ -1,4 +1,4 @@
-"""What the four tasks share: a problem, the three splits, the limits of the numbers."""
+"""What the tasks share: a problem, the three splits, the limits of the numbers, what a token is."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -8,7 +8,16 @@ MAX_NUMBER = 50
 """Every number of every problem is a single token from 0 to this."""
 
 REGION = 96
-"""Tokens an answer may take; what it does not need is filled with end-of-sequence."""
+"""Tokens an answer of most tasks may take; what it does not need is filled with end-of-sequence."""
+
+REGIONS = {"traces": 432}
+"""The same for the tasks that need more."""
+
+PIECES = r"\n *| *#| ?[A-Za-z]+| \d+|\d| ?[-+*/%=<>]+|[().,:;?_]"
+"""What the tokenizer splits texts by: every match is a token."""
+
+TEMPLATES = (0, 1)
+"""The wordings of a prompt. The answer does not depend on it."""
 
 SPLITS = ("train", "dev", "test")
 
@@ -23,6 +32,11 @@ class Problem:
     answer: str
     key: str
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+def region(task: str) -> int:
+    """Tokens an answer of this task may take."""
+    return REGIONS.get(task, REGION)
 
 
 def split_of(key: str) -> str:

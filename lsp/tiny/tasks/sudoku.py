@@ -30,14 +30,14 @@ GRIDS = _solved_grids()
 CODES = [int(grid, 16) for grid in GRIDS]  # a cell is four bits
 
 
-def propose(rng: random.Random, level: int) -> Problem:
+def propose(rng: random.Random, level: int, template: int = 0) -> Problem:
     while True:
         cells = rng.choice(GRIDS)
         blanks = set(rng.sample(range(16), level))
         puzzle = "".join("_" if i in blanks else cell for i, cell in enumerate(cells))
         if _solutions(puzzle) == 1:
             break
-    prompt = f"Solve the sudoku:\n{_rows(puzzle)}\n"
+    prompt = f"{'Fill this grid' if template else 'Solve the sudoku'}:\n{_rows(puzzle)}\n"
     return Problem("sudoku", level, prompt, _rows(cells), cells, {"puzzle": puzzle})
 
 

@@ -1,11 +1,15 @@
-"""What the training shows, and when: five stages, each a recipe per task and its drills.
+"""What the training shows, and when: stages, each a recipe per task and its drills.
 
-The first stage teaches the format of the answers and, from the first step on, the number facts
-behind them, in small batches: so early the number of steps counts. The second gives most rows and
-most weight to the search of Countdown and to programs. Then, with the facts known, the drills give
-way to arithmetic stories, first whole ones, then cut before a sentence, so that the model learns
-which step comes next. The last stage leaves out the larger numbers of Countdown. A stage begins at
-a multiple of `data.POOL`, so that a resumed run cuts the same batches.
+The first run has five stages and knows no traces. Its first stage teaches the format of the answers
+and, from the first step on, the number facts behind them, in small batches: so early the number of
+steps counts. The second gives most rows and most weight to the search of Countdown and to programs.
+Then, with the facts known, the drills give way to arithmetic stories, first whole ones, then cut
+before a sentence, so that the model learns which step comes next. The last stage leaves out the
+larger numbers of Countdown.
+
+The second run starts from what the first has made and gives most of its time to traces, first short
+ones, then all, at last mostly long ones; the other tasks stay in every step, so that they are kept.
+A stage begins at a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
 
 from dataclasses import dataclass, replace
@@ -25,6 +29,9 @@ class Recipe:
     results: float = 0.0  # share of the examples that get result masks instead
     choices: float = 0.0  # share of the examples that get choice masks instead
     tail: int = 24  # longest random run of end-of-sequence after the answers
+    infill: float = 0.0  # share of the examples of which one line or sentence is hidden instead
+    horizon: int = 0  # tokens over which the weight of a suffix fades, if it does
+    reworded: float = 0.0  # share of the prompts in the second template
     weight: float = 1.0  # of the loss
     levels: tuple[int, ...] = ()  # drawn equally often; the task's own if empty
 
@@ -34,6 +41,19 @@ class Stage:
     first_step: int
     recipes: dict[str, Recipe]
     drills: dict[str, int]  # rows of drills per rank and step, by kind
+    parallel: Recipe | None = None  # traces with parallel cuts
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """The stages of a run, its length, and how large its learning rates are beside the usual ones."""
+
+    stages: tuple[Stage, ...]
+    steps: int
+    rate: float = 1.0
+
+    def at(self, step: int) -> Stage:
+        return [stage for stage in self.stages if stage.first_step <= step][-1]
 
 
 ANNOUNCES = {"arithmetic": " =", "countdown": " =", "code": "  #"}
@@ -52,7 +72,7 @@ SEARCH = Recipe(
     levels=(0, 0, 0, 1, 1, 1, 1, 2, 3),  # some with larger numbers, against memorising
 )
 
-STAGES = (
+FIRST = (
     Stage(
         0,
         {
@@ -108,5 +128,40 @@ STAGES = (
 )
 
 
-def stage_at(step: int) -> Stage:
-    return [stage for stage in STAGES if stage.first_step <= step][-1]
+OLD = {
+    "arithmetic": Recipe(2, 1, suffix=0.6, result_cut=0.2, step_cut=0.4, results=0.1, infill=0.1, reworded=0.3),
+    "sudoku": replace(SUDOKU, batch=2, full_batch=1, infill=0.1, reworded=0.3),
+    "countdown": replace(SEARCH, batch=12, full_batch=3, infill=0.08, reworded=0.3, levels=(0, 0, 1, 1, 1)),
+    "code": Recipe(2, 1, result_cut=0.4, name_cut=0.1, step_cut=0.1, results=0.1, infill=0.1, reworded=0.3, weight=1.5),
+}
+TRACES = Recipe(
+    1,
+    1,
+    full=0.1,
+    suffix=0.6,
+    result_cut=0.35,
+    step_cut=0.35,
+    infill=0.12,
+    horizon=24,
+    tail=48,
+    reworded=0.3,
+    weight=1.5,
+    levels=(185, 185, 250),
+)
+PARALLEL = Recipe(5, 5, reworded=0.3, weight=2.0, levels=TRACES.levels)
+FEW_DRILLS = {"code": 1, "countdown": 1}
+LONG = (185, 250, 335, 335, 420, 420)
+
+CONTINUED = (
+    Stage(0, {**OLD, "traces": TRACES}, FEW_DRILLS, PARALLEL),
+    Stage(240, {**OLD, "traces": replace(TRACES, full=0.15)}, FEW_DRILLS, replace(PARALLEL, levels=())),
+    Stage(
+        480,
+        {**OLD, "traces": replace(TRACES, full=0.25, levels=LONG)},
+        FEW_DRILLS,
+        replace(PARALLEL, levels=LONG),
+    ),
+)
+
+FROM_NOTHING = Curriculum(FIRST, steps=3400)
+FROM_CHECKPOINT = Curriculum(CONTINUED, steps=1600, rate=0.6)

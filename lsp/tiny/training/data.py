@@ -22,9 +22,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lsp.tiny.tasks import REGION, draw
+from lsp.tiny.tasks import MAX_NUMBER, draw, region
 from lsp.tiny.training import tokenizer as tokens
-from lsp.tiny.training.curriculum import ANNOUNCES, Recipe, stage_at
+from lsp.tiny.training.curriculum import ANNOUNCES, FROM_NOTHING, Curriculum, Recipe
+from lsp.tiny.training.cuts import Batch, Row, choose_cuts, fade, hide_line, lay_out, window
 
 WEIGHT_CAP = 8.0
 POOL = 8
@@ -32,17 +33,6 @@ POOL = 8
 
 DRILL_LENGTH = 3
 """Unrelated results in a row of drills."""
-
-
-@dataclass
-class Batch:
-    """Inputs with masks, targets, and the weight of each masked position's loss."""
-
-    inputs: Tensor  # [B, T]
-    targets: Tensor  # [B, T]
-    masked: Tensor  # [B, T] bool
-    weights: Tensor  # [B, T]
-    answer_tokens: int
 
 
 def _arithmetic_drills(rng: random.Random, rows: int) -> list[str]:
@@ -113,6 +103,18 @@ DRILLS = {
     "names": Drill(_name_drills, "def", _next),
 }
 
+WINDOW = 10
+"""Lines of a trace in a row with parallel cuts."""
+
+LINE_ENDS = {
+    "arithmetic": (".",),
+    "countdown": (",",),
+    "sudoku": ("\n",),
+    "code": ("\n    ", "\n        ", "\n            "),
+    "traces": ("\n",),
+}
+"""What stands between two lines or sentences of an answer."""
+
 CHOICE_WORDS = ("First", " =", ",", " then", ".")
 """What a choice mask shows of a Countdown answer."""
 
@@ -120,23 +122,43 @@ CHOICE_WORDS = ("First", " =", ",", " then", ".")
 class Batches:
     """The batches of one rank."""
 
-    def __init__(self, tokenizer: Tokenizer, seed: int, rank: int, scale: float = 1.0):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        seed: int,
+        rank: int,
+        scale: float = 1.0,
+        curriculum: Curriculum = FROM_NOTHING,
+    ):
         self.tokenizer, self.seed, self.rank, self.scale = tokenizer, seed, rank, scale
+        self.curriculum = curriculum
+        first = curriculum.stages[0]
+        self.parts = (*first.recipes, *(["parallel"] if first.parallel else []), "drill")
         self.mask_id = tokens.token_id(tokenizer, tokens.MASK)
         self.eos_id = tokens.token_id(tokenizer, tokens.EOS)
         self._pools: dict[str, tuple[int, list[list[tuple[list[int], int]]]]] = {}
 
+    def part(self, part: str, step: int) -> tuple[Batch, float]:
+        """The batch of one of `parts`, and the weight of its loss."""
+        stage = self.curriculum.at(step)
+        if part == "drill":
+            return self.drill(step), 1.0
+        if part == "parallel":
+            assert stage.parallel is not None
+            return self.parallel(step), stage.parallel.weight
+        return self.batch(part, step), stage.recipes[part].weight
+
     def batch(self, task: str, step: int) -> Batch:
-        recipe = stage_at(step).recipes[task]
+        recipe = self.curriculum.at(step).recipes[task]
         rng = random.Random(f"{self.seed} {self.rank} {task} {step}")
         generator = torch.Generator().manual_seed(rng.getrandbits(60))
-        examples = self._examples(task, step)
+        examples = self._examples(task, step, recipe)
         shape = random.Random(f"{self.seed} {task} {step} shape")
         if full := shape.random() < recipe.full:
             examples = examples[: max(1, round(recipe.full_batch * self.scale))]
         prompts = torch.tensor([prompt for _, prompt in examples])
         longest = max(len(ids) for ids, _ in examples)
-        width = int(prompts.max()) + REGION if full else longest + 1 + shape.randint(0, recipe.tail)
+        width = int(prompts.max()) + region(task) if full else longest + 1 + shape.randint(0, recipe.tail)
         targets = torch.full((len(examples), width), self.eos_id)
         for row, (ids, _) in zip(targets, examples, strict=True):
             row[: len(ids)] = torch.tensor(ids)
@@ -148,14 +170,33 @@ class Batches:
         if recipe.choices:
             hidden = self._hide_choices(targets, prompts, generator)
             self._replace(targets, prompts, masked, weights, draws > 1 - recipe.choices, hidden)
+        if recipe.infill:
+            hidden = hide_line(targets, prompts, self._signs(LINE_ENDS[task]), self.eos_id, generator)
+            self._replace(targets, prompts, masked, weights, (draws - 0.5).abs() < recipe.infill / 2, hidden)
         inputs = targets.masked_fill(masked, self.mask_id)
         return Batch(inputs, targets, masked, weights, sum(len(i) + 1 - p for i, p in examples))
+
+    def parallel(self, step: int) -> Batch:
+        """Traces with parallel cuts."""
+        recipe = self.curriculum.at(step).parallel
+        assert recipe is not None
+        rng = random.Random(f"{self.seed} {self.rank} parallel {step}")
+        generator = torch.Generator().manual_seed(rng.getrandbits(60))
+        examples = self._examples("traces", step, recipe, "parallel")
+        lines, rows = self._signs(LINE_ENDS["traces"]), []
+        for ids, prompt in examples:
+            row = torch.tensor([*ids, self.eos_id])
+            places, given = window(row, prompt, lines, WINDOW, generator)
+            row = row[places]
+            cuts = choose_cuts(row, given, lines, self._results(row[None])[0], generator)
+            rows.append(Row(row, given, places, cuts))
+        return lay_out(rows, self.mask_id, self.eos_id)
 
     def drill(self, step: int) -> Batch:
         """Rows of unrelated equations or statements, a part of each hidden."""
         rng = random.Random(f"{self.seed} {self.rank} drill {step}")
         rows: list[tuple[list[int], list[int]]] = []
-        for kind, count in stage_at(step).drills.items():
+        for kind, count in self.curriculum.at(step).drills.items():
             drill = DRILLS[kind]
             sign = tokens.token_id(self.tokenizer, drill.sign)
             for text in drill.texts(rng, count):
@@ -198,23 +239,39 @@ class Batches:
         masked[chosen] = hidden[chosen]
         weights[chosen] = (lengths / hidden.sum(1)).clamp(max=WEIGHT_CAP)[chosen, None]
 
-    def _examples(self, task: str, step: int) -> list[tuple[list[int], int]]:
+    def _examples(self, task: str, step: int, recipe: Recipe, part: str = "") -> list[tuple[list[int], int]]:
         """(ids of prompt and answer, length of the prompt) for every row of this step's batch."""
-        recipe = stage_at(step).recipes[task]
+        part = part or task
         pool, size = step // POOL, max(1, round(recipe.batch * self.scale))
-        if task not in self._pools or self._pools[task][0] != pool:
-            rng = random.Random(f"{self.seed} {self.rank} {task} pool {pool}")
-            examples = [self._encode(task, rng, recipe.levels) for _ in range(POOL * size)]
+        if part not in self._pools or self._pools[part][0] != pool:
+            rng = random.Random(f"{self.seed} {self.rank} {part} pool {pool}")
+            examples = [self._encode(task, rng, recipe) for _ in range(POOL * size)]
             examples.sort(key=lambda example: len(example[0]))
             batches = [examples[i * size : (i + 1) * size] for i in range(POOL)]
-            random.Random(f"{self.seed} {task} pool {pool}").shuffle(batches)
-            self._pools[task] = pool, batches
-        return self._pools[task][1][step % POOL]
+            random.Random(f"{self.seed} {part} pool {pool}").shuffle(batches)
+            self._pools[part] = pool, batches
+        return self._pools[part][1][step % POOL]
 
-    def _encode(self, task: str, rng: random.Random, levels: tuple[int, ...]) -> tuple[list[int], int]:
-        problem = draw(task, rng, "train", rng.choice(levels) if levels else None)
+    def _encode(self, task: str, rng: random.Random, recipe: Recipe) -> tuple[list[int], int]:
+        level = rng.choice(recipe.levels) if recipe.levels else None
+        problem = draw(task, rng, "train", level, int(rng.random() < recipe.reworded))
         prompt, answer = (self.tokenizer.encode(t).ids for t in (problem.prompt, problem.answer))
         return prompt + answer, len(prompt)
+
+    def _signs(self, words: tuple[str, ...]) -> Tensor:
+        return torch.tensor([tokens.token_id(self.tokenizer, word) for word in words])
+
+    def _announced(self, targets: Tensor, task: str) -> Tensor:
+        """Positions right before a result, [B, T] bool."""
+        if task in ANNOUNCES:
+            return targets == tokens.token_id(self.tokenizer, ANNOUNCES[task])
+        return self._results(targets).roll(-1, 1)
+
+    def _results(self, targets: Tensor) -> Tensor:
+        """The values and the verdicts in the lines of traces, [B, T] bool."""
+        numbers = self._signs(tuple(f" {number}" for number in range(MAX_NUMBER + 1)))
+        named = torch.isin(targets.roll(1, 1), self._signs((" a", " k", " n")))
+        return (torch.isin(targets, numbers) & named) | torch.isin(targets, self._signs((" yes", " no")))
 
     def _mask(
         self,
@@ -241,14 +298,14 @@ class Batches:
         # suffix masks: everything from the cut on
         lengths = ((targets != self.eos_id) & region).sum(1)
         cut = prompts + (uniform(rows) * (lengths + 1)).long()
-        if task in ANNOUNCES:
-            announced = (targets == tokens.token_id(self.tokenizer, ANNOUNCES[task])) & region
+        if recipe.result_cut:
+            announced = self._announced(targets, task) & region
             picked = torch.multinomial(announced.float(), 1, generator=generator)[:, 0] + 1
             cut = torch.where(uniform(rows) < recipe.result_cut, picked, cut)
         if recipe.name_cut:
             cut = torch.where(uniform(rows) < recipe.name_cut, prompts + 1, cut)
         if recipe.step_cut:
-            ends = (targets == tokens.token_id(self.tokenizer, ".")) & region
+            ends = torch.isin(targets, self._signs(LINE_ENDS[task])) & region
             ends[torch.arange(rows), prompts - 1] = True
             picked = torch.multinomial(ends.float(), 1, generator=generator)[:, 0] + 1
             cut = torch.where(uniform(rows) < recipe.step_cut, picked, cut)
@@ -256,6 +313,8 @@ class Batches:
         masked = torch.where(suffix[:, None], (positions >= cut[:, None]) & region, masked)
         share = (lengths + 1) / (prompts + lengths + 1 - cut)
         weights[suffix] = share.clamp(max=WEIGHT_CAP)[suffix, None]
+        if recipe.horizon:
+            weights[suffix] *= fade(positions - cut[suffix, None], recipe.horizon)
         # the first masked token is what such a decoder commits next
         weights[suffix, cut[suffix]] = WEIGHT_CAP
 

@@ -20,8 +20,9 @@ from lsp.evaluation.intervals import wilson
 from lsp.files import write_whole
 from lsp.models import Transformer
 from lsp.schedulers import Full, Threshold
-from lsp.tiny import CHECKPOINT
-from lsp.tiny.tasks import REGION, TASKS, Problem, generate, verify
+from lsp.tiny import CHECKPOINT, known_tasks
+from lsp.tiny.tasks import REGION, TASKS, TEMPLATES, Problem, generate, verify
+from lsp.tiny.tasks import region as region_of
 
 BATCH = 50
 
@@ -32,12 +33,12 @@ def decode(
     prompts: Sequence[str],
     *,
     region: int = REGION,
-    block_length: int = REGION,
+    block_length: int | None = None,
     threshold: float | None = None,
 ) -> tuple[list[str], list[int]]:
     """Answers and the number of passes each took, by Full or by Threshold, uncached."""
     scheduler = Full() if threshold is None else Threshold(threshold)
-    options = {"scheduler": scheduler, "block_length": block_length, "cache": "none", "tokenizer": tokenizer}
+    options = {"scheduler": scheduler, "block_length": block_length or region, "cache": "none", "tokenizer": tokenizer}
     answers = lsp.generate(model, list(prompts), max_new_tokens=region, **options)
     return [answer.text or "" for answer in answers], [answer.passes for answer in answers]
 
@@ -46,7 +47,7 @@ def score(
     model: Transformer,
     tokenizer: Any,
     problems: Sequence[Problem],
-    block_length: int = REGION,
+    block_length: int | None = None,
     threshold: float | None = None,
 ) -> tuple[list[bool], list[int]]:
     """Whether each problem is solved, and its passes; problems of like length are decoded together."""
@@ -55,7 +56,8 @@ def score(
     for i in range(0, len(order), BATCH):
         chunk = order[i : i + BATCH]
         prompts = [problems[j].prompt for j in chunk]
-        decoded = decode(model, tokenizer, prompts, block_length=block_length, threshold=threshold)
+        length = max(region_of(problems[j].task) for j in chunk)
+        decoded = decode(model, tokenizer, prompts, region=length, block_length=block_length, threshold=threshold)
         for j, text, count in zip(chunk, *decoded, strict=True):
             answers[j], passes[j] = text, count
     return verify(problems, answers), passes
@@ -82,11 +84,19 @@ def report(name: str, row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=CHECKPOINT)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=known_tasks())
     parser.add_argument("--n", type=int, default=500, help="problems per task")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--split", choices=("dev", "test"), default="test")
-    parser.add_argument("--blocks", type=int, nargs="+", default=[REGION, 16], metavar="LENGTH")
+    parser.add_argument(
+        "--blocks",
+        type=int,
+        nargs="+",
+        default=[REGION, 16],
+        metavar="LENGTH",
+        help=f"of the blocks; from {REGION} on the whole answer is one",
+    )
+    parser.add_argument("--template", type=int, choices=TEMPLATES, default=0, help="wording of the prompts")
     parser.add_argument("--threshold", type=float, help="commit all of this confidence, not only the best")
     parser.add_argument("--bfloat16", action="store_true", help="weights in bfloat16, faster on some processors")
     parser.add_argument("--json", type=Path, help="also write the scores of these tasks to this file")
@@ -96,19 +106,22 @@ def main() -> None:
     tokenizer = lsp.load_tokenizer(model)
     scores = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for task in options.tasks:
-        problems = list(generate(task, options.n, split=options.split, seed=options.seed))
-        for block_length in options.blocks:
+        drawn = {"split": options.split, "seed": options.seed, "template": options.template}
+        problems = list(generate(task, options.n, **drawn))
+        for asked in options.blocks:
+            block_length = asked if asked < REGION else region_of(task)
             before = time.monotonic()
             verdicts, passes = score(model, tokenizer, problems, block_length, options.threshold)
-            settings = {"decoding": how, "block_length": block_length, "split": options.split, "seed": options.seed}
+            settings = {"decoding": how, "block_length": block_length, **drawn}
             mean = round(sum(passes) / len(passes), 2)
             row = settings | {"passes": mean} | summarise(problems, verdicts)
             where = "whole" if block_length >= REGION else f"blocks of {block_length}"
-            print(f"{task}, {how}, {where}: {mean} passes a problem ({time.monotonic() - before:.0f} s)")
+            wording = f", template {options.template}" if options.template else ""
+            print(f"{task}{wording}, {how}, {where}: {mean} passes a problem ({time.monotonic() - before:.0f} s)")
             print(report("all", row))
             for level, group in row["levels"].items():
                 print(report(f"level {level}", group))
-            others = [r for r in scores.get(task, []) if any(r[key] != value for key, value in settings.items())]
+            others = [r for r in scores.get(task, []) if any(r.get(key, 0) != value for key, value in settings.items())]
             scores[task] = [*others, row]
             if options.json:
                 write_whole(options.json, json.dumps(scores, indent=2) + "\n")

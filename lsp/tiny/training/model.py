@@ -24,7 +24,7 @@ class Config:
     n_layers: int = 6
     n_heads: int = 5
     mlp_hidden_size: int = 480
-    max_sequence_length: int = 256
+    max_sequence_length: int = 640
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
     mask_token_id: int = 0
@@ -108,8 +108,10 @@ class Block(nn.Module):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
         if self.training:  # on CPU the backward of SDPA is much slower than this
-            weights: Tensor = (q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)).softmax(-1, dtype=torch.float32)
-            return weights @ v
+            scores: Tensor = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
+            if visible is not None:
+                scores += visible
+            return scores.softmax(-1, dtype=torch.float32) @ v
         return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
@@ -146,10 +148,17 @@ class TinyModel(nn.Module):
         nn.init.normal_(self.wte.weight, std=1.0)
         nn.init.normal_(self.ff_out.weight, std=0.02)
 
-    def hidden(self, ids: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Final hidden states [B, T, d]; `visible` [B, 1, 1, T] is False on padding."""
+    def hidden(self, ids: Tensor, visible: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """Final hidden states [B, T, d]; `visible` [B, 1, 1 or T, T] says what may be attended to.
+
+        Tokens stand in their order unless `positions` [B, T] says where each stands.
+        """
         x: Tensor = self.wte(ids)
         cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
+        if positions is not None:
+            cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
+        if visible is not None:  # what is added to the scores
+            visible = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
         for block in self.blocks:
             x = block(x, cos, sin, visible)
         x = self.ln_f(x)

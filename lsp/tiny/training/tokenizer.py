@@ -5,15 +5,17 @@ decoding is plain concatenation and encoding that text gives the same tokens bac
 a space is one token; a digit without one is a Sudoku cell.
 """
 
+import itertools
 import json
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from lsp.tiny.tasks import MAX_NUMBER, TASKS, generate
+from lsp.tiny.tasks import MAX_NUMBER, TASKS, TEMPLATES, generate
+from lsp.tiny.tasks.problem import PIECES
+from lsp.tiny.tasks.traces import LABELS
 
 MASK, EOS, UNKNOWN = "<mask>", "<eos>", "<unk>"
-PIECES = r"\n *| *#| ?[A-Za-z]+| \d+|\d| ?[-+*/%=<>]+|[().,:;?_]"
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] | trim }}\n{% endfor %}"
 
 
@@ -21,8 +23,10 @@ def build(samples: int = 500) -> Tokenizer:
     """The tokenizer of everything that the tasks can say."""
     splitter = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
     words = {f" {number}" for number in range(MAX_NUMBER + 1)}
-    for task in TASKS:
-        for problem in generate(task, samples, split="train"):
+    words |= {before + label for before in ("", " ") for label in LABELS}
+    for task, template in itertools.product(TASKS, TEMPLATES):
+        few = samples // 5 if template or task == "traces" else samples  # few words are new there
+        for problem in generate(task, few, split="train", template=template):
             text = problem.prompt + problem.answer
             words.update(piece for piece, _ in splitter.pre_tokenize_str(text))
     ids = {word: i for i, word in enumerate([MASK, EOS, UNKNOWN, *sorted(words)])}
@@ -45,7 +49,7 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
         "unk_token": UNKNOWN,
         "chat_template": CHAT_TEMPLATE,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": 256,
+        "model_max_length": 640,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 

@@ -1,4 +1,6 @@
-"""Train the embedded model from nothing: `python -m lsp.tiny.training.train --out RUN`.
+"""Train the embedded model: `python -m lsp.tiny.training.train --out RUN`.
+
+From nothing it learns four tasks, with --start FOLDER it goes on from a checkpoint and learns traces too.
 
 Two processes of one thread each share every step over gloo. Muon updates the matrices of the
 blocks, AdamW everything else. The state is saved every few minutes; the same command resumes
@@ -28,21 +30,20 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from lsp.tiny.tasks import TASKS
 from lsp.tiny.training import tokenizer as tokens
-from lsp.tiny.training.curriculum import stage_at
-from lsp.tiny.training.data import Batch, Batches
+from lsp.tiny.training.curriculum import FROM_CHECKPOINT, FROM_NOTHING
+from lsp.tiny.training.cuts import Batch
+from lsp.tiny.training.data import Batches
 from lsp.tiny.training.model import Config, TinyModel
+from lsp.tiny.training.start import start_from
 
-PARTS = (*TASKS, "drill")
 MUON_RATE = 0.01
 ADAM_RATE = 3e-3
-STEPS = 3400
 WARM_UP = 60
 DECAY = 0.4
 """The learning rate is constant, then falls to zero over this last share of the run."""
 
-LONGEST_STEP = 5.0
+LONGEST_STEP = 30.0
 """Seconds a step may count for the schedule; whatever exceeds them was a pause."""
 
 
@@ -59,6 +60,7 @@ class Options:
     float32: bool
     d_model: int
     n_layers: int
+    start: Path | None = None
 
 
 class InFloat32(TorchFunctionMode):
@@ -94,9 +96,13 @@ class Trainer:
             mlp_hidden_size=3 * options.d_model,
         )
         self.model = TinyModel(config).train()
+        self.curriculum = FROM_CHECKPOINT if options.start else FROM_NOTHING
+        if options.start:
+            start_from(self.model, tokenizer, options.start)
         self.bfloat16 = torch.cpu._is_avx512_bf16_supported() and not options.float32
         self.tokenizer = tokenizer
-        self.batches = Batches(tokenizer, options.seed, rank, options.scale)
+        self.batches = Batches(tokenizer, options.seed, rank, options.scale, self.curriculum)
+        self.parts = self.batches.parts
         self.matrices = [p for p in self.model.blocks.parameters() if p.dim() == 2]
         held = {id(p) for p in self.matrices}
         self.others = [p for p in self.model.parameters() if id(p) not in held]
@@ -110,7 +116,7 @@ class Trainer:
     def progress(self) -> float:
         if self.options.minutes is not None:
             return self.seconds / (60 * self.options.minutes)
-        return self.step / (self.options.steps or STEPS)
+        return self.step / (self.options.steps or self.curriculum.steps)
 
     def count(self, seconds: float) -> None:
         """Add the time of a step to the clock of the schedule."""
@@ -121,14 +127,12 @@ class Trainer:
         rate = min(1.0, (self.step + 1) / WARM_UP) * min(1.0, (1 - self._agreed_progress()) / DECAY)
         for optimiser, base in ((self.muon, MUON_RATE), (self.adam, ADAM_RATE)):
             for group in optimiser.param_groups:
-                group["lr"] = base * max(rate, 0.0)
-        losses = torch.zeros(len(PARTS))
-        for i, part in enumerate(PARTS):
-            drill = part == "drill"
-            batch = self.batches.drill(self.step) if drill else self.batches.batch(part, self.step)
+                group["lr"] = base * self.curriculum.rate * max(rate, 0.0)
+        losses = torch.zeros(len(self.parts))
+        for i, part in enumerate(self.parts):
+            batch, weight = self.batches.part(part, self.step)
             loss = self.loss(batch)
-            weight = 1.0 if drill else stage_at(self.step).recipes[part].weight
-            (loss * weight / len(TASKS)).backward()
+            (loss * weight / (len(self.parts) - 1)).backward()
             losses[i] = loss.detach()
             self.tokens += batch.inputs.numel()
         self._average_gradients()
@@ -144,7 +148,7 @@ class Trainer:
     def loss(self, batch: Batch) -> Tensor:
         """Weighted cross entropy of the masked positions, per answer token."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
-            hidden = self.model.hidden(batch.inputs)[batch.masked]
+            hidden = self.model.hidden(batch.inputs, batch.visible, batch.positions)[batch.masked]
             logits = self.model.ff_out(hidden)
         each = F.cross_entropy(logits.float(), batch.targets[batch.masked], reduction="none")
         return (each * batch.weights[batch.masked]).sum() / batch.answer_tokens
@@ -216,7 +220,7 @@ class Trainer:
         size = sum(p.numel() for p in self.model.parameters())
         products = "bfloat16" if self.bfloat16 else "float32"
         say(f"{size} parameters, vocabulary {self.model.config.vocab_size}, {products} products, from step {self.step}")
-        total, count = torch.zeros(len(PARTS)), 0
+        total, count = torch.zeros(len(self.parts)), 0
         while self._agreed_progress() < 1:
             before = time.monotonic()
             total += self.train_step()
@@ -226,7 +230,7 @@ class Trainer:
             if self.step % self.options.log_every == 0 or done:
                 dist.all_reduce(total)
                 say(self._line(total / (count * self.options.ranks)))
-                total, count = torch.zeros(len(PARTS)), 0
+                total, count = torch.zeros(len(self.parts)), 0
             if self.step % self.options.save_every == 0 or done:
                 self.save()
         say("done")
@@ -234,7 +238,7 @@ class Trainer:
     def _line(self, losses: Tensor) -> str:
         speed = self.tokens * self.options.ranks / max(self.seconds, 1e-9)
         left = self.seconds * (1 / max(self.progress, 1e-9) - 1) / 60
-        each = "  ".join(f"{task} {loss:.3f}" for task, loss in zip(PARTS, losses.tolist(), strict=True))
+        each = "  ".join(f"{task} {loss:.3f}" for task, loss in zip(self.parts, losses.tolist(), strict=True))
         return (
             f"step {self.step:5d}  {100 * self.progress:5.1f} %  {each}  "
             f"{self.tokens * self.options.ranks / 1e6:.2f} M tokens  {speed:.0f}/s  "
@@ -285,8 +289,9 @@ def train(options: Options) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--start", type=Path, help="checkpoint to go on from")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=int, help=f"length of the run, {STEPS} unless told")
+    length.add_argument("--steps", type=int, help="length of the run; by default that of the curriculum")
     length.add_argument("--minutes", type=float, help="length of the run by the clock")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=2)

@@ -1,18 +1,27 @@
-// What every position of a trace is in every pass. Offsets count from the first token after the prompt.
+// What every position of a trace is in every pass. Offsets count from the first mask: the prompt of a trace ends there.
 
-/** Adds to a trace: `passOf` and `tokenOf` of every offset, and `ends`, where the sequence ends before every pass. */
+/** Adds to a trace: `passOf` and `tokenOf` of every offset, and `ends`, where the sequence ends before every pass.
+ *
+ * A token that was given has the pass -1. A stop drops nothing before the last of these. */
 function replay(trace) {
   const { prompt, steps, max_new_tokens: size } = trace;
   trace.passOf = new Array(size).fill(Infinity);
   trace.tokenOf = new Array(size).fill(null);
   trace.ends = [size];
+  let tail = 0;
+  trace.committed_in.forEach((pass, at) => {
+    if (pass >= 0) return;
+    trace.passOf[at] = -1;
+    trace.tokenOf[at] = trace.tokens[at];
+    tail = at + 1;
+  });
   steps.forEach((step, k) => {
     let end = trace.ends[k];
     step.chosen.forEach((position, i) => {
       const at = position - prompt.length;
       trace.passOf[at] = k;
       trace.tokenOf[at] = step.written[i];
-      if (isStop(trace, step.written[i])) end = Math.min(end, at + 1);
+      if (isStop(trace, step.written[i])) end = Math.min(end, Math.max(at + 1, tail));
     });
     trace.ends.push(k === steps.length - 1 ? Math.min(end, trace.tokens.length) : end);
   });
@@ -44,7 +53,7 @@ function cells(trace, k) {
       cell.allowed = j < step.masks.length;
     }
     if (at >= trace.ends[k + 1]) cell.state = "dropped";
-    else if (pass < k) cell.state = first + at < step.frozen ? "frozen" : "front";
+    else if (pass < k) cell.state = first + at < step.frozen ? "frozen" : pass < 0 ? "given" : "front";
     else if (pass === k) cell.state = "now";
     else if (j < candidate) cell.state = "cut";
     else cell.state = "masked";

@@ -12,9 +12,10 @@ function view(trace, together) {
   part.name.textContent = trace.name;
   part.notes.textContent = trace.notes.join(", ");
   part.passes.textContent = trace.passes;
-  part.tokens.textContent = trace.tokens.length;
+  const committed = trace.committed_in.filter((pass) => pass >= 0).length;
+  part.tokens.textContent = committed;
   part.positions.textContent = trace.positions;
-  part.rate.textContent = (trace.tokens.length / Math.max(1, trace.passes)).toFixed(1);
+  part.rate.textContent = (committed / Math.max(1, trace.passes)).toFixed(1);
   const options = Object.entries(trace.options).map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
   part.settings.textContent = [trace.scheduler, "", ...options].join("\n");
   part.measure.textContent = `${trace.measure === "confidence" ? "Confidence" : "Margins"} of the open masks`;
@@ -143,6 +144,12 @@ function drawAnswer(node, trace) {
   trace.tokens.forEach((token, at) => {
     const pass = trace.passOf[at];
     node.append(make("wbr"));
+    if (pass < 0) {
+      const given = fill(make("span", "chip given"), pieceOf(trace, token));
+      given.title = "given";
+      node.append(given);
+      return;
+    }
     if (pass !== trace.passOf[at - 1]) node.append(make("sup", "", String(pass + 1)));
     const chip = fill(make("span", "chip by-pass"), pieceOf(trace, token));
     chip.style.setProperty("--late", `${Math.round((100 * pass) / passes)}%`);

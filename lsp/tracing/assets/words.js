@@ -3,6 +3,7 @@
 const STATES = {
   frozen: "in the cache",
   front: "committed, not in the cache yet",
+  given: "given, not in the cache",
   now: "committed in this pass",
   cut: "candidate, cut off",
   masked: "mask",

@@ -260,6 +260,13 @@ def late_second(served: Served) -> None:
     compare_drawn(served, logits, Noise(torch.zeros(1), 1, 2, 3))
 
 
+def two_peaks(served: Served) -> None:
+    """Of two equal peaks noise chooses one; the other is the best of its lane, and far above all other clean logits."""
+    logits = torch.zeros(2, 300)
+    logits[:, :2] = 200.0
+    compare_drawn(served, logits, noise_of(2))
+
+
 def entropies(served: Served) -> None:
     torch.manual_seed(6)
     compare_stats(served, torch.randn(3, 300) * torch.tensor([[0.1], [3.0], [10.0]]))
@@ -274,7 +281,7 @@ CASES: dict[str, Callable[..., None]] = {
     for f in (ragged_end, ties, several_sequences, batch, wide_range, window_edge, minimum_in_the_first_chunk, far_rows,
               suppressed, falling_borders, signed_margins, nan, stops, empty_sequences, floors, all_delimiters,
               infinities, peaks, drawn, drawn_batch, odd_ids, largest_noise, late_noise, late_second,
-              skipped, entropies)
+              two_peaks, skipped, entropies)
 }  # fmt: skip
 
 DEFECTS = [
@@ -376,6 +383,7 @@ DEFECTS = [
     Defect("clean logit of the first winner", "top2", "tl.where(won, x, clean), r, s, t", "clean, r, s, t", ("drawn",)),
     Defect("noisy logit as the clean one", "top2", "tl.where(won, x, clean), r, s, t",
            "tl.where(won, y, clean), r, s, t", ("drawn",)),
+    Defect("clean logits of other lanes lost", "top2", "tl.where(won, r, tl.maximum(r, clean))", "r", ("two_peaks",)),
     Defect("skip bound too tight", "noise", "MOST_NOISE = tl.constexpr(22.9)", "MOST_NOISE = tl.constexpr(3.0)",
            ("late_noise",)),
     Defect("skip bound from the best", "top2", "tl.max(tl.where(v1 == tl.max(v1, 0), v2, v1), 0)", "tl.max(v1, 0)",

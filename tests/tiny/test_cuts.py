@@ -1,0 +1,127 @@
+"""Parallel cuts: every segment is predicted from what a suffix mask would show, and nothing else."""
+
+import pytest
+import torch
+
+from lsp.tiny.training import tokenizer as tokens
+from lsp.tiny.training.curriculum import FROM_CHECKPOINT
+from lsp.tiny.training.cuts import FIRST_WEIGHT, Row, fade, lay_out, window
+from lsp.tiny.training.data import WINDOW, Batches
+from lsp.tiny.training.model import Config, TinyModel
+
+MASK, EOS = 0, 1
+
+
+def cuts(length, *places):
+    return torch.tensor([i in places for i in range(length)])
+
+
+@pytest.fixture
+def rows():
+    """Two prompts of 3 and 2 tokens; the segments of their answers begin at 3, 5, 6 and at 2, 4."""
+    first, second = torch.tensor([5, 6, 7, 11, 12, 13, 14, EOS]), torch.tensor([8, 9, 21, 22, 23, EOS])
+    return [Row(first, 3, torch.arange(8), cuts(8, 3, 5, 6)), Row(second, 2, torch.arange(6), cuts(6, 2, 4))]
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return TinyModel(Config(vocab_size=30, d_model=64, n_layers=2, n_heads=2, mlp_hidden_size=96)).eval()
+
+
+def test_a_row_holds_the_answer_twice_at_the_same_places(rows):
+    batch = lay_out(rows, MASK, EOS)
+    assert batch.inputs[0].tolist() == [5, 6, 7, 11, 12, 13, 14, EOS, *[MASK] * 5]
+    assert batch.targets[0, 8:].tolist() == [11, 12, 13, 14, EOS]
+    assert batch.positions[0].tolist() == [*range(8), *range(3, 8)]
+    assert batch.inputs[1].tolist() == [8, 9, 21, 22, 23, EOS, EOS, EOS, *[MASK] * 4, EOS]
+    assert batch.masked.sum(1).tolist() == [5, 4]
+    assert batch.answer_tokens == 9
+
+
+def test_the_first_token_of_a_segment_weighs_most_and_the_others_fade(rows):
+    batch = lay_out(rows, MASK, EOS)
+    weak = fade(torch.tensor(1), 12).item()
+    assert batch.weights[0, 8:].tolist() == pytest.approx([FIRST_WEIGHT, weak, FIRST_WEIGHT, FIRST_WEIGHT, weak])
+    assert fade(torch.tensor([0, 24, 5000]), 24).tolist() == pytest.approx([1.0, 0.5, 0.1])
+
+
+def test_a_segment_is_predicted_as_after_a_cut(rows, model):
+    """Each segment alone: the prompt and the answer before it, in the same segments, and its own masks."""
+    batch = lay_out(rows, MASK, EOS)
+    logits = model.ff_out(model.hidden(batch.inputs, batch.visible, batch.positions))
+    for i, one in enumerate(rows):
+        row, prompt, starts = one.tokens, one.given, one.cuts
+        begins = starts.nonzero()[:, 0].tolist()
+        for begin, end in zip(begins, [*begins[1:], len(row)], strict=True):
+            ids = torch.cat([row[:begin], torch.full((end - begin,), MASK)])[None]
+            segment = starts.cumsum(0)[:end]
+            visible = (segment[None, :] <= segment[:, None])[None, None]
+            alone = model.ff_out(model.hidden(ids, visible))[0, begin:]
+            place = 8 + begin - prompt
+            torch.testing.assert_close(logits[i, place : place + end - begin], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_nothing_of_a_segment_or_behind_it_can_be_seen(rows, model):
+    batch = lay_out(rows, MASK, EOS)
+    before = model.hidden(batch.inputs, batch.visible, batch.positions)
+    changed = batch.inputs.clone()
+    changed[0, 5:8] = 29  # the answer from the second cut on
+    after = model.hidden(changed, batch.visible, batch.positions)
+    torch.testing.assert_close(after[0, 8:11], before[0, 8:11])  # segments that begin before or at the change
+    assert not torch.allclose(after[0, 11:], before[0, 11:], atol=1e-3)
+    torch.testing.assert_close(after[1], before[1])
+
+
+def test_training_and_inference_see_the_same(rows, model):
+    batch = lay_out(rows, MASK, EOS)
+    arguments = batch.inputs, batch.visible, batch.positions
+    torch.testing.assert_close(model.train().hidden(*arguments), model.eval().hidden(*arguments), atol=1e-5, rtol=1e-5)
+
+
+def test_a_window_shows_some_lines_where_they_stand_and_gives_the_first():
+    row = torch.tensor([5, 6, 3, 11, 12, 3, 13, 3, 14, 15, 16, 3, 17, EOS])  # a prompt of 3 tokens, 4 lines
+    lines = torch.tensor([3])
+    assert window(row, 3, lines, 4, torch.Generator()) == (pytest.approx(range(14)), 3)
+    seen = set()
+    for seed in range(30):
+        places, given = window(row, 3, lines, 2, torch.Generator().manual_seed(seed))
+        seen.add((tuple(places[3:].tolist()), given))
+        assert places[:3].tolist() == [0, 1, 2]
+    assert seen == {((3, 4, 5, 6, 7), 3), ((6, 7, 8, 9, 10, 11), 5), ((8, 9, 10, 11, 12, 13), 7)}
+
+
+def test_a_window_is_predicted_at_its_places(rows, model):
+    """Moved by the same distance, prompt and answer attend as before; the answer alone does not."""
+    rows[0].places = torch.tensor([0, 1, 2, 53, 54, 55, 56, 57])
+    apart = lay_out(rows, MASK, EOS)
+    assert apart.positions[0, 8:].tolist() == [53, 54, 55, 56, 57]
+    rows[0].places = rows[0].places + 100
+    moved = lay_out(rows, MASK, EOS)
+    rows[0].places = torch.arange(8)
+    together = lay_out(rows, MASK, EOS)
+    one, other, third = (model.hidden(b.inputs, b.visible, b.positions)[0, 8:] for b in (apart, moved, together))
+    torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(one, third, atol=1e-3)
+
+
+def test_the_parallel_batches_of_a_step_are_whole_traces_cut_at_lines_and_values():
+    tokenizer = tokens.build(100)
+    batches = Batches(tokenizer, 0, 1, curriculum=FROM_CHECKPOINT)
+    begun, starts, ends = [], 0, 0
+    for step in range(16):
+        batch = batches.parallel(step)
+        assert torch.equal(batch.inputs, Batches(tokenizer, 0, 1, curriculum=FROM_CHECKPOINT).parallel(step).inputs)
+        for targets, masked, weights in zip(batch.targets, batch.masked, batch.weights, strict=True):
+            words = [tokenizer.id_to_token(i) for i in targets[masked].tolist()]
+            assert words[-1] in (tokens.EOS, "\n")
+            ends += words[-1] == tokens.EOS
+            starts += words[0] == "start"
+            assert sum(word in (tokens.EOS, "\n") for word in words) <= WINDOW
+            heavy = (weights[masked] == FIRST_WEIGHT).nonzero()[:, 0].tolist()
+            begun += [(words[i - 1], words[i]) for i in heavy if i]
+    assert min(starts, ends) > 10
+    lines = sum(before == "\n" for before, _ in begun)
+    values = sum(before in (" a", " k", " n") and word[1:].isdigit() for before, word in begun)
+    assert 0.2 < lines / len(begun) < 0.6
+    assert 0.2 < values / len(begun) < 0.7
