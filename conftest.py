@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from bench import sizes
 from tests import abuse, gpus
+
+# The same examples in every run, but for make test-fuzz, which looks for new ones.
+settings.register_profile("house", deadline=None, derandomize="LSP_EXAMPLES" not in os.environ)
+settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

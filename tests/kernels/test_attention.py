@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from torch._inductor.utils import run_and_get_code
 
 import lsp_kernels
@@ -29,10 +29,10 @@ from tests.attention_cases import (
     hide,
     make_case,
 )
-from tests.support import OPERATORS, ints
+from tests.support import OPERATORS, examples, ints
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60)
 @given(case=attention_cases())
 def test_no_less_exact_than_torch_and_the_cache_is_exact(backend, case: AttentionCase) -> None:
     check_attention(backend.suffix_attention, case)
@@ -116,7 +116,7 @@ def test_a_query_that_sees_nothing_gives_zero(backend, prefix: int, dtype: torch
     check_nothing_seen(backend.suffix_attention, make_case([5], [prefix], [5], heads=(6, 2), size=64, dtype=dtype))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30)
 @given(case=attention_cases())
 def test_the_log_sum_exp_is_that_of_the_scores(backend, case: AttentionCase) -> None:
     if case.q.numel():

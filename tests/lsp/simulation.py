@@ -157,7 +157,11 @@ def delimited(
         return None
     best = max(places, key=lambda p: (rows[p].log_odds, -p))
     for p in places:
-        if p != best and abs(rows[p].log_odds - rows[best].log_odds) < 2e-5 and logits[p] != logits[best]:
+        if (
+            p != best
+            and abs(rows[p].log_odds - rows[best].log_odds) < 2e-5
+            and (logits[p], rows[p].token) != (logits[best], rows[best].token)
+        ):
             raise Ambiguous
     return best + 1 if reaches(1 / (1 + math.exp(-rows[best].log_odds)), enough) else None
 
@@ -223,10 +227,13 @@ class Seen:
         rows = self.rows
         ranked = sorted(self.here, key=lambda p: (-rows[p].log_odds, p))
         for p, q in pairwise(ranked):
-            same = self.logits[p] == self.logits[q] and rows[p].token == rows[q].token
-            if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and not same:
+            if abs(rows[p].log_odds - rows[q].log_odds) < 2e-5 and not self.alike(p, q):
                 raise Ambiguous
         return ranked
+
+    def alike(self, p: int, q: int) -> bool:
+        """Whether float32 gives both rows the same statistics: they are summed around the token that is drawn."""
+        return self.logits[p] == self.logits[q] and self.rows[p].token == self.rows[q].token
 
     def confidence(self, position: int) -> float:
         """The softmax probability of the token, without noise."""

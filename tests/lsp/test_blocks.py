@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lsp
@@ -14,6 +14,7 @@ from lsp_kernels import Vocabulary
 from tests.lsp.agreement import check_agreement
 from tests.lsp.recorder import scripted
 from tests.lsp.simulation import threshold
+from tests.support import examples
 
 COMMA, WORD, MASK = 0, 1, 2
 VOCABULARY = Vocabulary(3, delimiters=[COMMA])
@@ -81,7 +82,7 @@ def test_a_block_slides_with_the_first_mask() -> None:
 
 
 @pytest.mark.parametrize("scheduler", [lsp.AdaBlock(0.6), lsp.SlidingBlock(0.6)], ids=lambda s: s.key)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_the_rivals_commit_as_the_threshold_does(scheduler: lsp.Scheduler, data: st.DataObject) -> None:
     check_agreement(scheduler, data, threshold)
@@ -97,7 +98,7 @@ def block_length(tokens: list[int], confidence: list[float], begin: int, usual: 
     return min(usual, total - begin)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.lists(st.sampled_from([COMMA, WORD]), min_size=4, max_size=24),
     st.integers(1, 9),

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lsp
 from tests.lsp.agreement import check_agreement
 from tests.lsp.simulation import Seen, reaches
+from tests.support import examples
 
 
 def threshold(scheduler: lsp.SchED, x: float) -> float:
@@ -39,7 +40,7 @@ def all_at_once(scheduler: lsp.SchED, seen: Seen) -> set[int]:
     ],
     ids=str,
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_everything_is_committed_when_the_mean_margin_is_large_enough(
     scheduler: lsp.SchED, data: st.DataObject

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -21,6 +21,7 @@ from tests.lsp.foreign import (
     probabilities,
     prompt_of,
 )
+from tests.support import examples
 
 CLOSE = 1e-6  # confidences nearer than this may come in either order
 
@@ -58,7 +59,7 @@ def transfers(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor | None, f
     return whole[:, before : before + length], mask_index, x, counts, None
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(transfers())
 def test_transfers_are_those_of_the_formula(case) -> None:
     logits, mask_index, x, counts, threshold = case

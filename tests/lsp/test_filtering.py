@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lsp
@@ -15,6 +15,7 @@ from lsp.decoding.filtering import Filter, log_odds_of
 from lsp.generation import derived
 from lsp_kernels import Noise, Vocabulary, token_stats
 from tests.lsp.recorder import last, scripted
+from tests.support import examples
 
 
 def nucleus(z: list[float], temperature: float, top_p: float | None, top_k: int | None) -> set[int]:
@@ -32,7 +33,7 @@ def nucleus(z: list[float], temperature: float, top_p: float | None, top_k: int 
     return kept
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=12, unique=True),
     st.sampled_from([0.2, 0.7, 1.0, 3.0]),

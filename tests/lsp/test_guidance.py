@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import lsp
@@ -16,6 +16,7 @@ from tests.lsp.agreement import DELIMITERS, MASK, SIZE, STOPS, options, with_hol
 from tests.lsp.checkpoints import DECODED, Case, ids_of
 from tests.lsp.recorder import SCHEDULERS, Recorder, commits, last, scripted
 from tests.lsp.simulation import Ambiguous, script, simulate
+from tests.support import examples
 
 CASES = {name: make() for name, make in DECODED.items()}
 CHECKPOINT_MASK = 7
@@ -72,7 +73,7 @@ def test_uncached_passes_are_two_plain_computations(
     assert plain.run.tolist() != wanted.tokens  # or guidance would not have been seen at work
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_commits_are_those_of_a_simulation_with_two_sequences(data: st.DataObject) -> None:
     """Under every cache, in ragged batches: a scripted model computes whole sequences, so nothing is approximated."""

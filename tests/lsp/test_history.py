@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import lsp
@@ -18,12 +18,13 @@ from tests.lsp import simulation
 from tests.lsp.agreement import DELIMITERS, MASK, SIZE, STOPS, check_agreement
 from tests.lsp.recorder import last, scripted
 from tests.lsp.simulation import script
+from tests.support import examples
 
 VOCABULARY = Vocabulary(SIZE, DELIMITERS, STOPS, suppress=[MASK])
 
 
 @pytest.mark.parametrize("scheduler", [lsp.Less(), lsp.Less(0.2, 2), lsp.Less(0.2, 3), lsp.Less(0.6, 1)], ids=str)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_less_decodes_as_its_simulation(scheduler: lsp.Less, data: st.DataObject) -> None:
     check_agreement(scheduler, data)
@@ -32,7 +33,7 @@ def test_less_decodes_as_its_simulation(scheduler: lsp.Less, data: st.DataObject
 @pytest.mark.parametrize(
     "scheduler", [lsp.Klass(), lsp.Klass(0.2, 3.0, 1), lsp.Klass(0.2, 4.0, 2), lsp.Klass(0.1, 9.0, 3)], ids=str
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_klass_decodes_as_its_simulation(scheduler: lsp.Klass, data: st.DataObject) -> None:
     check_agreement(scheduler, data)
@@ -46,7 +47,7 @@ def restated_klass(p: np.ndarray, before: list[np.ndarray], confidence: float, m
     return set(np.flatnonzero(sure).tolist()) or {int(p.max(1).argmax())}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.4, 0.8]), st.sampled_from([0.002, 0.05, 0.5]))
 def test_klass_is_its_formula_on_random_distributions(seed: int, confidence: float, most: float) -> None:
     rng = np.random.default_rng(seed)
@@ -82,7 +83,7 @@ def test_a_divergence_is_that_of_the_definition_and_ignores_what_is_suppressed(s
     np.testing.assert_allclose(divergence(*log_probs), expected, rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_the_step_gives_what_earlier_passes_predicted_without_noise(data: st.DataObject) -> None:
     """Whatever the seats, the temperature and the blocks: for each sequence what its own passes had."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lsp
@@ -14,6 +14,7 @@ from lsp_kernels import Vocabulary
 from tests.lsp.agreement import check_agreement
 from tests.lsp.recorder import scripted
 from tests.lsp.simulation import Seen, reaches
+from tests.support import examples
 
 
 def leap(scheduler: lsp.LocalLeap, seen: Seen) -> set[int]:
@@ -26,7 +27,7 @@ def leap(scheduler: lsp.LocalLeap, seen: Seen) -> set[int]:
 @pytest.mark.parametrize(
     "scheduler", [lsp.LocalLeap(), lsp.LocalLeap(0.7, 0.3, 1), lsp.LocalLeap(0.9, 0.2, 3), lsp.LocalLeap(0.8, 0.8, 0)]
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_anchors_and_their_neighbours_are_committed(scheduler: lsp.LocalLeap, data: st.DataObject) -> None:
     check_agreement(scheduler, data, leap)

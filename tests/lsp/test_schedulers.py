@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lsp
@@ -15,6 +15,7 @@ from lsp_kernels import PrefixRule, Vocabulary
 from tests.lsp.agreement import check_agreement
 from tests.lsp.recorder import scripted
 from tests.lsp.simulation import RULES
+from tests.support import examples
 
 GUARDED = PrefixRule.guarded()
 SCHEDULERS = {
@@ -46,7 +47,7 @@ SCHEDULERS = {
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_commits_passes_and_cache_slots_are_those_of_the_simulation(name: str, data: st.DataObject) -> None:
     check_agreement(SCHEDULERS[name], data)

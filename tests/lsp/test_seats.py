@@ -9,7 +9,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from lsp_kernels import PrefixRule, Vocabulary
 from tests.lsp.agreement import DELIMITERS, MASK, SIZE, STOPS, options, takes_lookahead
 from tests.lsp.recorder import Recorder, last, scripted
 from tests.lsp.simulation import script
+from tests.support import examples
 
 VOCABULARY = Vocabulary(SIZE, DELIMITERS, STOPS, suppress=[MASK])
 
@@ -62,7 +63,7 @@ SCHEDULERS = {name: scheduler_of(name) for name in NAMES} | {
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_texts_counts_and_traces_are_those_of_one_by_one(name: str, data: st.DataObject) -> None:
     scheduler = SCHEDULERS[name]
