@@ -222,6 +222,9 @@ def best_of_range(
         x = products(p_h, m_m, w_ptr + v0.to(tl.int64) * s_w, s_w, m_v, D, BM, BV, BK)
         if PIN:
             x = pinned(x)
+            # With 8 warps Triton 3.7.1 clears tensor memory for the next tile in another layout than it was read in,
+            # so that a fast warp would clear what a slow one has yet to read.
+            tl.debug_barrier()
         if bias_ptr is not None:
             x += tl.load(bias_ptr + v0 + o_v, mask=m_v, other=0.0).to(tl.float32)[None, :]
         if HIDDEN:
