@@ -208,3 +208,14 @@ def test_values_of_tensor_memory_that_are_not_pinned_are_read_too_early() -> Non
     execute(made, seed=1, rows=9)
     with pytest.raises(RaceError, match=r"in flight \(a tcgen05\.ld that no tcgen05\.wait::ld has waited for\)"):
         execute(dataclasses.replace(made, constants=made.constants | {"PIN": False}), seed=1, rows=9)
+
+
+@pytest.mark.targets
+def test_tensor_memory_that_is_cleared_without_a_barrier_after_its_read_is_a_race() -> None:
+    made = build_head(head_stats_kernel, "sm_100", config=tile_of("sm_100", 128), size=2 * SIZE)
+    whole = made.compile().text
+    read = whole.index("tcgen05.wait::ld")
+    barrier = whole.index("bar.sync", read)
+    end = whole.index("\n", barrier)
+    with pytest.raises(RaceError, match=r"tcgen05\.st"):
+        execute(made, whole[:barrier] + whole[end:], seed=2)

@@ -84,12 +84,25 @@ def text_table(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def fingerprint_of(family: str) -> str:
-    """A hash over the options of every build of a family, and over the TTIR of its builds for sm_90."""
+    """A hash over the options of every build of a family, over the TTIR of its builds for sm_90, and over that of one
+    build for each other setting of the kernels' switches, such as those for tensor memory."""
     made = [b for name in TARGETS for b in builds.shipped(name, family)]
     recipes = (
         f"{b.architecture} {b.name} {b.constants} {b.options} {b.signature} {b.aligned}{b.near or ''}" for b in made
     )
-    return fingerprint([*recipes, *(b.lower() for b in made if b.architecture == "sm_90")])
+    main = [b for b in made if b.architecture == "sm_90"]
+    others = {switches(b): b for b in reversed(made)}
+    for b in main:
+        others.pop(switches(b), None)
+    return fingerprint([*recipes, *(b.lower() for b in (*main, *others.values()))])
+
+
+def switches(made: builds.Build) -> tuple[object, ...]:
+    """What decides which lines of a kernel are compiled."""
+    set_to = (
+        (name, value) for name, value in sorted(made.constants.items()) if value is None or value in (False, True)
+    )
+    return made.kernel, *set_to, *made.signature
 
 
 def stored_fingerprints() -> dict[str, str]:
