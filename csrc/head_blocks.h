@@ -14,7 +14,7 @@ constexpr int TALL = LSP_ISA_BITS ? 12 : 2;                            // for a 
 constexpr int WIDTH = VECS * LANES;
 constexpr int FEW = LSP_ISA_BITS ? 4 : 1;                // rows for which ids are in the lanes,
 constexpr int GROUPS = LSP_ISA_BITS == 512 ? 3 : 2;      // and vectors of ids then
-constexpr int64_t STRETCH = 64;  // factors between two prefetches
+constexpr int64_t STRETCH = LSP_ISA_BITS == 512 ? 16 : 64;  // factors between two prefetches: wide vectors wait sooner
 static_assert(IDS % TILE == 0 && IDS % TALL == 0 && IDS % (GROUPS * LANES) == 0 && IDS % 4 == 0);
 
 inline int64_t padded_rows(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
@@ -64,10 +64,11 @@ struct Head {
   const T* weight_of(int64_t id, int64_t begin) const { return task.weight + id * task.stride + begin; }
 
   // Whether n values of some ids can be multiplied where they are: if they have the right type. Rows of a weight are often a
-  // multiple of 4 KiB apart, so that those of a tall tile do not fit the L1 cache together.
+  // multiple of 4 KiB apart, so that those of a tall tile do not fit the L1 cache together: it is copied, unless it is used
+  // only once.
   bool in_place(int64_t n) const {
     if constexpr (std::is_same_v<F, Pair>) return task.stride % 2 == 0 && n % 2 == 0;
-    return std::is_same_v<T, float> && padded % WIDTH == 0;
+    return std::is_same_v<T, float> && (padded == WIDTH || (padded % WIDTH == 0 && TILE < TALL));
   }
 
   // Copies n values of `count` ids as factors, STRIDE from id to id.
