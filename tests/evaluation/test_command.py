@@ -177,6 +177,7 @@ def test_options_become_arguments_of_the_model_and_the_rest_is_lm_evals(asked: C
         *("--tasks", "a,b", "--tasks", "c", "--model", "some/model", "--dtype", "bfloat16", "--max-new-tokens", "64"),
         *("--scheduler", "paper", "--set", "alpha=0.1", "--block-length", "32", "--lookahead", "none", "--seed", "3"),
         *("--stop", "END", "--delimiters", "code", "--no-check-greedy", "--no-chat", "--temperature", "0.5"),
+        *("--cfg-scale", "1.5"),
         *("--gen_kwargs", "top_k=4", "--num_fewshot", "2", "--write_out", "--confirm_run_unsafe_code"),
     )
     assert found.model_args == {
@@ -190,6 +191,7 @@ def test_options_become_arguments_of_the_model_and_the_rest_is_lm_evals(asked: C
         "seed": 3,
         "stop": ["END"],
         "delimiters": "code",
+        "cfg_scale": 1.5,
         "mc_num": 128,
         "check_greedy": False,
     }
@@ -203,7 +205,7 @@ def test_options_become_arguments_of_the_model_and_the_rest_is_lm_evals(asked: C
 
 def test_defaults_are_those_of_the_model_and_of_the_tasks(asked: Callable[..., Any]) -> None:
     found = asked("--tasks", "lsp_tiny_code", "another", "--chat", "--batch_size", "2", "--include_path", "mine")
-    expected = {"pretrained": "tiny", "scheduler": "lsp", "seed": 0, "delimiters": "text"}
+    expected = {"pretrained": "tiny", "scheduler": "lsp", "seed": 0, "delimiters": "text", "cfg_scale": 0.0}
     assert found.model_args == expected | {"mc_num": 128, "check_greedy": True}
     assert (found.tasks, found.batch_size, found.apply_chat_template) == (["lsp_tiny_code", "another"], "2", True)
     assert found.gen_kwargs is None
