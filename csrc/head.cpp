@@ -13,6 +13,7 @@
 #define LSP_ISA_SOURCE "head_blocks.h"
 #include "foreach_isa.h"
 
+#include "head_rows.h"
 #include "parallel.h"
 
 #include <memory>
@@ -50,41 +51,28 @@ struct Operands {
   int64_t id_offset;
 };
 
-// The hidden states of some rows: where they are, side by side if they are one chunk, and their noise.
+// The hidden states of some rows, and their noise.
 template <class Blocks, class T>
 struct Rows {
-  Rows(const Operands& operands, const std::vector<Row>& rows) : count(rows.size()), size(operands.weight.size(1)) {
-    for (const Row& row : rows) {
-      places.push_back(data_of<T>(operands.hidden) + row.offset);
+  Rows(const Operands& operands, const std::vector<Row>& rows) : packed(places_of(operands, rows), operands.weight.size(1)) {
+    for (const Row& row : rows)
       if (operands.noise.data) noise.push_back(operands.noise.row(row.out));
-    }
-    if (!one_chunk(count, size)) return;
-    packed.reset(new float[Blocks::packed_size(count, size)]);
-    parallel_tasks((count + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, ROWS_AT_ONCE * size, [&](int64_t task) {
-      const int64_t row = task * ROWS_AT_ONCE, here = std::min(ROWS_AT_ONCE, count - row);
-      Blocks::pack(places.data() + row, here, size, packed.get() + Blocks::packed_size(row, size));
-    });
+  }
+  static std::vector<const T*> places_of(const Operands& operands, const std::vector<Row>& rows) {
+    std::vector<const T*> out;
+    for (const Row& row : rows) out.push_back(data_of<T>(operands.hidden) + row.offset);
+    return out;
   }
 
   Product<T> product(const Operands& operands, int64_t row, int64_t begin, int64_t end) const {
-    return {places.data() + row,
-            std::min(ROWS_AT_ONCE, count - row),
-            packed ? packed.get() + Blocks::packed_size(row, size) : nullptr,
-            data_of<T>(operands.weight),
-            operands.weight.stride(0),
-            data_or_null<T>(operands.bias),
-            size,
-            begin,
-            end};
+    return packed.product(operands.weight, operands.bias, row, begin, end);
   }
   Scoring scoring(const Operands& operands, int64_t row, Want want) const {
     return {operands.suppressed, noise.empty() ? nullptr : noise.data() + row, operands.id_offset, want};
   }
 
-  int64_t count, size;
-  std::vector<const T*> places;
+  PackedRows<Blocks, T> packed;
   std::vector<RowNoise> noise;
-  std::unique_ptr<float[]> packed;
 };
 
 // What a range of the vocabulary says of a row, in as few bytes as the sums need, which were made in float32.
@@ -104,9 +92,9 @@ struct Found {
 template <class Blocks, class T>
 std::vector<Top2> score_rows(const Operands& operands, const std::vector<Row>& rows, Want want) {
   const Rows<Blocks, T> hidden(operands, rows);
-  const int64_t count = hidden.count, size = hidden.size, vocabulary = operands.weight.size(0);
+  const int64_t count = hidden.packed.count, size = hidden.packed.size, vocabulary = operands.weight.size(0);
   const int64_t grains = (vocabulary + GRAIN_OF_IDS - 1) / GRAIN_OF_IDS;
-  const int64_t length = (grains + RANGES - 1) / RANGES * GRAIN_OF_IDS, at_once = hidden.packed ? 2048 : 6 * IDS;
+  const int64_t length = (grains + RANGES - 1) / RANGES * GRAIN_OF_IDS, at_once = hidden.packed.at_once();
   const int64_t ranges = (vocabulary + length - 1) / length, blocks = (count + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
   const auto join = want == Want::top2 ? merge<false> : merge<true>;
   std::unique_ptr<Found[]> found(new Found[ranges * count]);

@@ -20,12 +20,13 @@ constexpr int64_t DEPTH = 256;
 constexpr int64_t CHUNK = 256, IDS = 48;
 inline bool one_chunk(int64_t count, int64_t size) { return size <= 1024 || count * size <= 1 << 16; }
 
-template <class T>
+// `W` is T, or int8_t for a weight whose rows are multiplied by a scale afterwards.
+template <class T, class W = T>
 struct Product {
   const T* const* rows;  // hidden states
   int64_t count;         // how many rows
   const float* packed;   // the rows side by side if they are one chunk, or nullptr
-  const T* weight;       // of id 0
+  const W* weight;       // of id 0
   int64_t stride;        // from id to id
   const T* bias;         // per id, or nullptr
   int64_t size;          // of a row

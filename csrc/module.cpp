@@ -48,6 +48,8 @@ PyMODINIT_FUNC PyInit__C() {
     LSP_NAMESPACE::add_commit(kernels);
     LSP_NAMESPACE::add_attention(kernels);
     LSP_NAMESPACE::add_head(kernels);
+    LSP_NAMESPACE::add_block(kernels);
+    LSP_NAMESPACE::add_product(kernels);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_ImportError, error.what());
     return nullptr;

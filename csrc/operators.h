@@ -85,5 +85,7 @@ class CpuKernels {
 void add_commit(CpuKernels& kernels);
 void add_attention(CpuKernels& kernels);
 void add_head(CpuKernels& kernels);
+void add_block(CpuKernels& kernels);
+void add_product(CpuKernels& kernels);
 
 }  // namespace LSP_NAMESPACE

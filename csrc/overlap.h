@@ -1,5 +1,6 @@
-// Whether tensors share memory that a kernel would write. A cache that is written must not share elements with itself (as
-// after expand), with the other cache, or with the tokens of the pass.
+// Whether tensors share memory that a kernel would write. What is written must not share elements with itself (as after
+// expand), with what else is written, or with what is read: caches with the tokens of a pass, heads with tables, a residual
+// with what is added to it.
 #pragma once
 
 #include "checks.h"
@@ -83,6 +84,29 @@ inline void check_overlap(const Tensor& q, const Tensor& k, const Tensor& v, con
         fail(std::string("Invalid ") + token_names[j] + ": expected memory outside of the caches, got memory of " + cache_names[i]);
   }
   if (caches[0].shares_with(caches[1])) fail("Invalid v_cache: expected memory of its own, got memory of k_cache");
+}
+
+// A tensor that is written in place: an element of its own for every index, and memory that none of `others` has.
+inline void check_written(const char* name, const Tensor& tensor, std::initializer_list<const Tensor*> others) {
+  const Extent own(tensor);
+  if (own.overlaps_itself())
+    fail(std::string("Invalid strides of ") + name + ": expected an element of its own for every index, got overlap");
+  for (const Tensor* other : others)
+    if (own.meets(Extent(*other))) fail(std::string("Invalid ") + name + ": expected memory of its own, got memory of another operand");
+}
+
+// Heads [T, H, D] of two kinds. Side by side in every token, as in a fused projection, they share no memory; heads that
+// take turns count as shared.
+inline void check_apart(const Tensor& q, const Tensor& k) {
+  const Extent a(q), b(k);
+  if (!a.meets(b)) return;
+  const int64_t step = q.stride(0), bytes = b.begin - a.begin;
+  const auto end = [](const Tensor& x) { return (x.size(1) - 1) * x.stride(1) + (x.size(2) - 1) * x.stride(2); };
+  if (bytes % a.bytes == 0 && k.stride(0) == step && step > 0) {
+    const int64_t distance = (bytes / a.bytes % step + step) % step;
+    if (end(q) < distance && distance < step - end(k)) return;
+  }
+  fail("Invalid k: expected memory of its own, got memory of q");
 }
 
 // A result that the caller gives: contiguous, of these sizes, and memory of its own.

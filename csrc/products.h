@@ -9,16 +9,18 @@ inline __m512bh splat(const Pair* p) { return (__m512bh)_mm512_set1_epi32(int(*p
 inline Vec fma(__m512bh a, __m512bh b, Vec c) { return _mm512_dpbf16_ps(c, a, b); }
 #endif
 inline Vec splat(const float* p) { return splat(*p); }
-// A vector of values as transpose takes it: a lane has one value, or two of bfloat16, which are cheaper to move in pairs.
+// A vector of values as transpose takes it: a lane has one value, two of bfloat16 or four of int8, which move together.
 template <class T>
 inline Vec load_lanes(const T* p) { return load(p); }
 inline Vec load_lanes(const BFloat16* p) { return load(reinterpret_cast<const float*>(p)); }
+inline Vec load_lanes(const int8_t* p) { return load(reinterpret_cast<const float*>(p)); }
 template <class T>
-constexpr int PER_LANE = std::is_same_v<T, BFloat16> ? 2 : 1;
+constexpr int PER_LANE = std::is_same_v<T, int8_t> ? 4 : std::is_same_v<T, BFloat16> ? 2 : 1;
 // Of the values in such a lane, the one that is number k as a factor.
 template <class T>
 inline Vec factor_in(Vec x, int k, const T*, float) {
   if constexpr (PER_LANE<T> == 1) return x;
+  if constexpr (PER_LANE<T> == 4) return from_signed(shift_signed(shift_left(int_bits(x), 24 - 8 * k), 24));
   return float_bits(k ? both(int_bits(x), splat_int(0xffff0000)) : shift_left(int_bits(x), 16));
 }
 #if LSP_ISA_PAIRS

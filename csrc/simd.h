@@ -1,7 +1,8 @@
 // The vector operations that the kernels are written in, for one instruction set. Included by foreach_isa.h only, once per
 // set, inside its namespace and target. LSP_ISA_BITS is 512, 256, or 0 for plain C++ that any compiler can vectorise.
 //
-//   load      LANES values as float32      larger(a, b)    a > b ? a : b, so a NaN in `a` is ignored; smaller likewise
+//   load      LANES values as float32; store rounds them to the type that is written, to the nearest, ties to even
+//                                          larger(a, b)    a > b ? a : b, so a NaN in `a` is ignored; smaller likewise
 //   Mask      one bit per lane             unordered(a, b) lanes where either is NaN
 //   scale2    p * 2^k, for k held in the low bits of the float `biased` (see exp)
 //   Ints      32-bit integers              Wide            64-bit slots, two lanes each, of which often the low half counts
@@ -22,12 +23,26 @@ inline Vec load(const BFloat16* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 inline Vec load(const Half* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline Vec load(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
 inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+inline void store(Half* p, Vec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+inline void store(BFloat16* p, Vec x) {
+  const __m512i wide = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(wide, 16), _mm512_set1_epi32(1));
+  const __m512i near = _mm512_srli_epi32(_mm512_add_epi32(wide, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  const __m512i out = _mm512_mask_mov_epi32(near, nan, _mm512_set1_epi32(0x7fc0));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(out));
+}
 inline Vec larger(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 inline Vec smaller(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Mask unordered(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q); }
 inline Mask above(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
@@ -79,7 +94,8 @@ inline Ints any(Ints a, Ints b) { return _mm512_or_si512(a, b); }
 inline Ints flip(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
 inline Ints shift_left(Ints x, int count) { return _mm512_slli_epi32(x, count); }
 inline Ints shift_right(Ints x, int count) { return _mm512_srli_epi32(x, count); }
-inline Ints sign_of(Ints x) { return _mm512_srai_epi32(x, 31); }
+inline Ints shift_signed(Ints x, int count) { return _mm512_srai_epi32(x, count); }
+inline Ints sign_of(Ints x) { return shift_signed(x, 31); }
 inline Mask negative(Ints x) { return _mm512_cmplt_epi32_mask(x, _mm512_setzero_si512()); }
 inline Ints max_int(Ints a, Ints b) { return _mm512_max_epu32(a, b); }
 inline Mask at_least(Ints a, Ints b) { return _mm512_cmpge_epu32_mask(a, b); }
@@ -109,12 +125,27 @@ inline Vec load(const BFloat16* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 inline Vec load(const Half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline Vec load(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
 inline void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
+inline void store(Half* p, Vec x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+inline void store(BFloat16* p, Vec x) {
+  const __m256i wide = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(wide, 16), _mm256_set1_epi32(1));
+  const __m256i near = _mm256_srli_epi32(_mm256_add_epi32(wide, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i out = _mm256_blendv_epi8(near, _mm256_set1_epi32(0x7fc0), nan);
+  const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+}
 inline Vec larger(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 inline Vec smaller(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Mask unordered(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); }
 inline Mask above(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
@@ -166,7 +197,8 @@ inline Ints any(Ints a, Ints b) { return _mm256_or_si256(a, b); }
 inline Ints flip(Ints a, Ints b) { return _mm256_xor_si256(a, b); }
 inline Ints shift_left(Ints x, int count) { return _mm256_slli_epi32(x, count); }
 inline Ints shift_right(Ints x, int count) { return _mm256_srli_epi32(x, count); }
-inline Ints sign_of(Ints x) { return _mm256_srai_epi32(x, 31); }
+inline Ints shift_signed(Ints x, int count) { return _mm256_srai_epi32(x, count); }
+inline Ints sign_of(Ints x) { return shift_signed(x, 31); }
 inline Mask negative(Ints x) { return _mm256_castsi256_ps(x); }  // a Mask is the sign bit of each lane
 inline Ints max_int(Ints a, Ints b) { return _mm256_max_epu32(a, b); }
 inline Mask at_least(Ints a, Ints b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a)); }
@@ -209,11 +241,16 @@ inline Vec load(const T* p) {
   return each([=](int i) { return to_float(p[i]); });
 }
 inline void store(float* p, Vec x) { std::memcpy(p, x.lane, sizeof x.lane); }
+template <class T>
+inline void store(T* p, Vec x) {
+  for (int i = 0; i < LANES; ++i) round_to(x.lane[i], p[i]);
+}
 inline Vec larger(Vec a, Vec b) { return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; }); }
 inline Vec smaller(Vec a, Vec b) { return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; }); }
 inline Vec add(Vec a, Vec b) { return each([&](int i) { return a.lane[i] + b.lane[i]; }); }
 inline Vec sub(Vec a, Vec b) { return each([&](int i) { return a.lane[i] - b.lane[i]; }); }
 inline Vec mul(Vec a, Vec b) { return each([&](int i) { return a.lane[i] * b.lane[i]; }); }
+inline Vec div(Vec a, Vec b) { return each([&](int i) { return a.lane[i] / b.lane[i]; }); }
 inline Vec fma(Vec a, Vec b, Vec c) { return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; }); }
 inline Mask unordered(Vec a, Vec b) { return where([&](int i) { return std::isunordered(a.lane[i], b.lane[i]); }); }
 inline Mask above(Vec a, Vec b) { return where([&](int i) { return a.lane[i] > b.lane[i]; }); }
@@ -275,7 +312,8 @@ inline Ints any(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] 
 inline Ints flip(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] ^ b.lane[i]; }); }
 inline Ints shift_left(Ints x, int count) { return each_int([&](int i) { return x.lane[i] << count; }); }
 inline Ints shift_right(Ints x, int count) { return each_int([&](int i) { return x.lane[i] >> count; }); }
-inline Ints sign_of(Ints x) { return each_int([&](int i) { return 0u - (x.lane[i] >> 31); }); }
+inline Ints shift_signed(Ints x, int count) { return each_int([&](int i) { return uint32_t(int32_t(x.lane[i]) >> count); }); }
+inline Ints sign_of(Ints x) { return shift_signed(x, 31); }
 inline Mask negative(Ints x) { return where([&](int i) { return x.lane[i] >> 31 != 0; }); }
 inline Ints max_int(Ints a, Ints b) { return each_int([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; }); }
 inline Mask at_least(Ints a, Ints b) { return where([&](int i) { return a.lane[i] >= b.lane[i]; }); }

@@ -29,6 +29,7 @@ int32_t aoti_torch_dtype_float16();
 int32_t aoti_torch_dtype_float32();
 int32_t aoti_torch_dtype_int32();
 int32_t aoti_torch_dtype_int64();
+int32_t aoti_torch_dtype_int8();
 int32_t aoti_torch_dtype_uint8();
 size_t aoti_torch_dtype_element_size(int32_t dtype);
 

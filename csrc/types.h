@@ -18,6 +18,7 @@ struct Half {
 };
 
 inline float to_float(float x) { return x; }
+inline float to_float(int8_t x) { return float(x); }
 
 inline float to_float(BFloat16 x) {
   uint32_t wide = uint32_t(x.bits) << 16;

@@ -28,6 +28,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 MOST_ROWS = 2**31 - 1
+LONGEST_ROW = 2**15  # that is normalised: a program on a GPU holds one in registers
+LONGEST_HEAD = 256
 HIGHEST_TEMPERATURE = 1e30  # the largest noise, 22.9 times that, is still a float32
 
 
@@ -45,7 +47,7 @@ def check_logits(logits: Tensor) -> None:
     _check_last_stride("logits", logits)
 
 
-def check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def check_head(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Raises unless these are hidden states [B, L, d] or [R, d], a weight [V, d] and a bias [V] of one dtype."""
     check_tensor("hidden", hidden)
     check_tensor("weight", weight)
@@ -283,6 +285,107 @@ def check_attention(
         fail_shape("q", "fewer than 2^31 rows and sequences together", q)
     if k_cache.size(2) > MOST_ROWS - q.size(-3):
         fail_shape("k_cache", "fewer than 2^31 slots and tokens together", k_cache)
+
+
+def check_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> None:
+    """Raises unless these are rows [T, d] or [T, H, d], what they are added to, and the weight [d] of a norm."""
+    _check_rows("x", x, (2, 3), "[T, d] or [T, H, d]")
+    size = x.size(-1)
+    if not 1 <= size <= LONGEST_ROW:
+        fail_shape("x", f"1 to {LONGEST_ROW} values in the last dimension", x)
+    if residual is not None:
+        _check_like("residual", residual, x, "x")
+        if residual.shape != x.shape:
+            fail_shape("residual", f"{list(x.shape)} as x", residual)
+        _check_last_stride("residual", residual)
+    _check_like("weight", weight, x, "x")
+    if weight.shape != (size,):
+        fail_shape("weight", f"[{size}]", weight)
+    _check_last_stride("weight", weight)
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"Invalid eps: expected a finite number >= 0, got {eps}")
+
+
+def check_rotation(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Raises unless these are heads [T, H, D] of one size and the tables [T, D / 2] of their angles."""
+    for name, x in (("q", q), ("k", k)):
+        _check_rows(name, x, (3,), "[T, H, D]")
+        if x.size(2) % 2 or not 2 <= x.size(2) <= LONGEST_HEAD:
+            fail_shape(name, f"an even head dimension from 2 to {LONGEST_HEAD}", x)
+    _check_like("k", k, q, "q")
+    tokens, _, size = q.shape
+    if (k.size(0), k.size(2)) != (tokens, size):
+        fail_shape("k", f"[{tokens}, H, {size}]", k)
+    if tokens * (q.size(1) + k.size(1)) > MOST_ROWS:
+        fail_shape("k", "less than 2^31 heads of all tokens together with those of q", k)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    for name, table in (("cos", cos), ("sin", sin)):
+        check_tensor(name, table)
+        check_device(name, table, q)
+        if table.dtype != dtype:
+            fail_dtype(name, f"{dtype} with heads of {q.dtype}", table)
+        if table.shape != (tokens, size // 2):
+            fail_shape(name, f"[{tokens}, {size // 2}]", table)
+        if not table.is_contiguous():
+            raise ValueError(f"Invalid strides of {name}: expected contiguous, got {table.stride()}")
+
+
+def check_gate_up(gate_up: Tensor) -> None:
+    """Raises unless these are rows [T, 2 F]: gates and what they are multiplied by."""
+    _check_rows("gate_up", gate_up, (2,), "[T, 2 F]")
+    if gate_up.size(1) % 2 or not 2 <= gate_up.size(1) <= MOST_ROWS:
+        fail_shape("gate_up", "2 F values in the last dimension, F of gates and F to multiply", gate_up)
+
+
+def check_weight(weight: Tensor) -> None:
+    """Raises unless this is a weight [F, d] of floats."""
+    check_tensor("weight", weight)
+    if weight.dim() != 2 or weight.numel() == 0:
+        fail_shape("weight", "[F, d], both at least 1", weight)
+    if weight.dtype not in (*FLOATS, torch.float64):
+        fail_dtype("weight", "float32, bfloat16, float16 or float64", weight)
+
+
+def check_product(x: Tensor, weight: Tensor, bias: Tensor | None, scales: Tensor | None) -> None:
+    """Raises unless these are rows [.., d], a weight [F, d] of their dtype or int8 with scales, and a bias."""
+    _check_rows("x", x, (2, 3), "[T, d] or [B, T, d]")
+    check_tensor("weight", weight)
+    if x.size(-1) == 0:
+        fail_shape("x", "at least one value in the last dimension", x)
+    if weight.dim() != 2 or weight.size(1) != x.size(-1):
+        fail_shape("weight", f"[F, {x.size(-1)}]", weight)
+    if not 1 <= weight.size(0) <= MOST_ROWS:
+        fail_shape("weight", "1 to 2^31 - 1 rows", weight)
+    if weight.dtype != (x.dtype if scales is None else torch.int8):
+        fail_dtype("weight", f"{x.dtype} as x, or int8 with scales", weight)
+    check_device("weight", weight, x)
+    _check_last_stride("weight", weight)
+    for name, table, dtype in (("bias", bias, x.dtype), ("scales", scales, torch.float32)):
+        if table is not None:
+            check_table(name, table, dtype)
+            check_device(name, table, x)
+            if table.size(0) != weight.size(0):
+                fail_shape(name, f"[{weight.size(0)}]", table)
+
+
+def _check_rows(name: str, x: Tensor, dims: tuple[int, ...], shape: str) -> None:
+    """Raises unless it is a tensor of floats with contiguous rows, of which there are less than 2^31."""
+    check_tensor(name, x)
+    if x.dim() not in dims:
+        fail_shape(name, shape, x)
+    if x.dtype not in (*FLOATS, torch.float64):
+        fail_dtype(name, "float32, bfloat16, float16 or float64", x)
+    _check_last_stride(name, x)
+    if math.prod(x.shape[:-1]) > MOST_ROWS:
+        fail_shape(name, "less than 2^31 rows", x)
+
+
+def _check_like(name: str, tensor: Tensor, other: Tensor, its_name: str) -> None:
+    """Raises unless it is a tensor of the dtype and on the device of another."""
+    check_tensor(name, tensor)
+    if tensor.dtype != other.dtype:
+        fail_dtype(name, f"{other.dtype} as {its_name}", tensor)
+    check_device(name, tensor, other)
 
 
 def check_leaves(k_cache: Tensor, v_cache: Tensor, append_lens: Tensor | None) -> None:

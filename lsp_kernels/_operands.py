@@ -16,13 +16,17 @@ from torch import Tensor
 from ._checks import (
     FLOATS,
     check_attention,
+    check_gate_up,
+    check_head,
     check_leaves,
-    check_linear,
     check_logits,
     check_lowest,
     check_noise,
     check_noise_values,
+    check_norm,
     check_offset,
+    check_product,
+    check_rotation,
     check_rule_numbers,
     check_scale,
     check_sequence_values,
@@ -30,9 +34,11 @@ from ._checks import (
     check_stats,
     check_tables,
 )
-from ._overlap import check_overlap, check_results
+from ._overlap import check_apart, check_overlap, check_results, check_written
 from .errors import check_attention_lengths, check_slots, fail_dtype, values_are_free
 from .rule import PrefixRule
+
+EXACT = (*FLOATS, torch.float64)  # the dtypes of the reference
 
 
 def check_token_stats(logits: Tensor, *rest: Any) -> None:
@@ -98,22 +104,21 @@ def _check_commit_options(
 
 
 def check_linear_token_stats(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> None:
-    check_linear(hidden, weight, bias)
+    check_head(hidden, weight, bias)
     _check_stats_options(hidden, weight.size(0), *rest)
 
 
 def check_linear_commit_prefix(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> None:
-    check_linear(hidden, weight, bias)
+    check_head(hidden, weight, bias)
     _check_commit_options(hidden, weight.size(0), *rest)
 
 
-def check_suffix_attention(*arguments: Any, floats: tuple[torch.dtype, ...] = (*FLOATS, torch.float64)) -> None:
+def check_suffix_attention(*arguments: Any, floats: tuple[torch.dtype, ...] = EXACT) -> None:
     """`floats`: the dtypes that the backend serves; float64 is for the reference alone."""
     *tensors, scale, _partials, _tickets = arguments
     q, k, v, k_cache, v_cache, _cu_seqlens, _prefix_lens, append_lens, _slots = tensors
     check_attention(*tensors)
-    if q.dtype not in floats:
-        fail_dtype("q", "float32, bfloat16 or float16", q)
+    _check_served("q", q, floats)
     check_scale(scale)
     check_leaves(k_cache, v_cache, append_lens)
     if append_lens is not None:
@@ -124,6 +129,43 @@ def check_suffix_attention_into(*arguments: Any, **options: Any) -> None:
     *before, out, lse = arguments
     check_suffix_attention(*before, **options)
     check_results(dict(zip(("q", "k", "v", "k_cache", "v_cache"), before, strict=False)), out, lse)
+
+
+def check_add_norm(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, floats: tuple[torch.dtype, ...] = EXACT
+) -> None:
+    """`floats` as in `check_suffix_attention`."""
+    check_norm(x, residual, weight, eps)
+    _check_served("x", x, floats)
+    if residual is not None:
+        check_written({"residual": residual}, {"x": x, "weight": weight})
+
+
+def check_rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, floats: tuple[torch.dtype, ...] = EXACT) -> None:
+    """`floats` as in `check_suffix_attention`."""
+    check_rotation(q, k, cos, sin)
+    _check_served("q", q, floats)
+    check_written({"q": q, "k": k}, {"cos": cos, "sin": sin})
+    check_apart(q, k)
+
+
+def check_silu_mul(gate_up: Tensor, floats: tuple[torch.dtype, ...] = EXACT) -> None:
+    """`floats` as in `check_suffix_attention`."""
+    check_gate_up(gate_up)
+    _check_served("gate_up", gate_up, floats)
+
+
+def check_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, scales: Tensor | None, floats: tuple[torch.dtype, ...] = EXACT
+) -> None:
+    """`floats` as in `check_suffix_attention`."""
+    check_product(x, weight, bias, scales)
+    _check_served("x", x, floats)
+
+
+def _check_served(name: str, tensor: Tensor, floats: tuple[torch.dtype, ...]) -> None:
+    if tensor.dtype not in floats:
+        fail_dtype(name, "float32, bfloat16 or float16", tensor)
 
 
 def select_prefix_values(margins: Tensor, _tokens: Tensor, *rest: Any) -> None:
@@ -164,6 +206,10 @@ SHAPES: dict[str, Callable[..., None]] = {
     "linear_commit_prefix": check_linear_commit_prefix,
     "suffix_attention": check_suffix_attention,
     "suffix_attention_into": check_suffix_attention_into,
+    "add_norm": check_add_norm,
+    "rotate_": check_rotate_,
+    "silu_mul": check_silu_mul,
+    "linear": check_linear,
 }
 VALUES: dict[str, Callable[..., None]] = {
     "token_stats": token_stats_values,

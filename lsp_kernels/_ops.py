@@ -50,6 +50,10 @@ SCHEMAS = {
     # The same into memory of the caller, with the log-sum-exp of the scores if there is a tensor for it.
     "suffix_attention_into": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
     f"Tensor? append_lens, Tensor? slots, float scale, {WORKSPACE}, Tensor(e!) out, Tensor(f!)? lse) -> ()",
+    "add_norm": "(Tensor x, Tensor(a!)? residual, Tensor weight, float eps) -> Tensor",
+    "rotate_": "(Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin) -> ()",
+    "silu_mul": "(Tensor gate_up) -> Tensor",
+    "linear": "(Tensor x, Tensor weight, Tensor? bias, Tensor? scales) -> Tensor",
 }
 
 library = torch.library.Library(NAMESPACE, "DEF")
@@ -182,6 +186,17 @@ def _suffix_attention_into(*arguments: Any) -> None:
         lse.copy_(sums)
 
 
+def _add_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    return reference.add_norm(x, weight, eps=eps, residual=residual)
+
+
+_rotate_, _silu_mul = reference.rotate_, reference.silu_mul
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, scales: Tensor | None) -> Tensor:
+    return reference.linear(x, weight, bias, scales=scales)
+
+
 def _empty_rows(like: Tensor, *dtypes: torch.dtype) -> tuple[Tensor, ...]:
     """Results with a value for every row of [..., V] or [..., d]."""
     return tuple(like.new_empty(like.shape[:-1], dtype=dtype) for dtype in dtypes)
@@ -237,6 +252,25 @@ def _meta_suffix_attention(q: Tensor, *arguments: Any) -> Tensor:
 
 def _meta_suffix_attention_into(*arguments: Any) -> None:
     SHAPES["suffix_attention_into"](*arguments)
+
+
+def _meta_add_norm(x: Tensor, *arguments: Any) -> Tensor:
+    SHAPES["add_norm"](x, *arguments)
+    return x.new_empty(x.shape)
+
+
+def _meta_rotate_(*arguments: Any) -> None:
+    SHAPES["rotate_"](*arguments)
+
+
+def _meta_silu_mul(gate_up: Tensor) -> Tensor:
+    SHAPES["silu_mul"](gate_up)
+    return gate_up.new_empty(gate_up.size(0), gate_up.size(1) // 2)
+
+
+def _meta_linear(x: Tensor, weight: Tensor, *arguments: Any) -> Tensor:
+    SHAPES["linear"](x, weight, *arguments)
+    return x.new_empty((*x.shape[:-1], weight.size(0)))
 
 
 def _served_by_reference(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -319,4 +353,8 @@ _register("head", "linear_token_stats", _linear_token_stats, _meta_linear_token_
 _register("head", "linear_commit_prefix", _linear_commit_prefix, _meta_linear_commit_prefix)
 _register("attention", "suffix_attention", _suffix_attention, _meta_suffix_attention)
 _register("attention", "suffix_attention_into", _suffix_attention_into, _meta_suffix_attention_into)
+_register("block", "add_norm", _add_norm, _meta_add_norm)
+_register("block", "rotate_", _rotate_, _meta_rotate_)
+_register("block", "silu_mul", _silu_mul, _meta_silu_mul)
+_register("product", "linear", _linear, _meta_linear)
 cpp, cpp_reason = _load_cpp()

@@ -1,7 +1,7 @@
 """Whether tensors share memory that a kernel would write. `csrc/overlap.h` is the same for C++.
 
-A cache that is written must not share elements with itself (as after `expand`), with the other cache, or with the
-tokens of the pass.
+What is written must not share elements with itself (as after `expand`), with what else is written, or with what is
+read: caches with the tokens of a pass, heads with tables, a residual with what is added to it.
 """
 
 from __future__ import annotations
@@ -57,6 +57,36 @@ def check_results(operands: dict[str, Tensor], out: Tensor, lse: Tensor | None) 
             if have_addresses(result, operand) and meet(result, operand):
                 raise ValueError(f"Invalid {name}: expected memory of its own, got memory of {other}")
         operands[name] = result
+
+
+def check_written(written: dict[str, Tensor], read: dict[str, Tensor]) -> None:
+    """Raises unless tensors that are written in place can be, and are memory of their own."""
+    for name, tensor in written.items():
+        if tensor.requires_grad and tensor.is_leaf:
+            raise ValueError(
+                f"Invalid {name}: expected a tensor that can be written, got a leaf that requires a gradient"
+            )
+        if overlaps_itself(tensor):
+            raise ValueError(
+                f"Invalid strides of {name}: expected an element of its own for every index, got {tensor.stride()}"
+            )
+        for other, operand in read.items():
+            if have_addresses(tensor, operand) and meet(tensor, operand):
+                raise ValueError(f"Invalid {name}: expected memory of its own, got memory of {other}")
+
+
+def check_apart(q: Tensor, k: Tensor) -> None:
+    """Raises if heads [T, H, D] of one kind may share memory with those of the other.
+
+    Side by side in every token, as in a fused projection, they do not. Heads that take turns count as shared.
+    """
+    if not have_addresses(q, k) or not meet(q, k):
+        return
+    step, size = q.stride(0), q.element_size()
+    distance, rest = divmod(k.data_ptr() - q.data_ptr(), size)
+    ends = [reach(layout(x[0])) for x in (q, k)]  # of the heads of one token
+    if rest or k.stride(0) != step or not ends[0] < distance % step < step - ends[1]:
+        raise ValueError("Invalid k: expected memory of its own, got memory of q")
 
 
 def have_addresses(*tensors: Tensor) -> bool:

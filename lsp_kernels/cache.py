@@ -157,31 +157,28 @@ class PrefixCache:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
         """Attention and append of one layer in the pass that has begun, by one call of `suffix_attention`."""
+        k_cache, v_cache, cu_seqlens, prefixes, appends, slots = self.operands(layer)
         begun = self._begun("attend")
-        if not 0 <= as_integer("layer", layer, 0) < self.n_layers:
-            raise ValueError(f"Invalid layer: expected 0 to {self.n_layers - 1}, got {layer}")
-        cu_seqlens, prefixes, appends, slots = begun.tables
         if cu_seqlens is None:
             _check_appends(begun.append, [q.size(1)] * len(begun.append))
         elif sum(begun.append) > q.size(0):
             raise ValueError(
                 f"Invalid append: expected at most {q.size(0)} (the tokens of the pass) in all, got {begun.append}"
             )
-        out: Tensor = suffix_attention(
-            q,
-            k,
-            v,
-            self.k[layer],
-            self.v[layer],
-            cu_seqlens,
-            prefixes,
-            appends,
-            slots=slots,
-            scale=scale,
-            workspace=self.workspace,
-        )
+        tables = k_cache, v_cache, cu_seqlens, prefixes, appends
+        out: Tensor = suffix_attention(q, k, v, *tables, slots=slots, scale=scale, workspace=self.workspace)
         begun.written.add(layer)
         return out
+
+    def operands(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
+        """What `suffix_attention` takes after q, k and v in the pass that has begun, and the slots.
+
+        For code that calls it itself, as compiled code does, and then `written`.
+        """
+        begun = self._begun("attend")
+        if not 0 <= as_integer("layer", layer, 0) < self.n_layers:
+            raise ValueError(f"Invalid layer: expected 0 to {self.n_layers - 1}, got {layer}")
+        return self.k[layer], self.v[layer], *begun.tables
 
     def written(self, layer: int | None = None) -> None:
         """Notes that the pass has written this layer, by default all of them; `attend` does it by itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._checks import check_linear, check_vocabulary
+from ._checks import check_head, check_vocabulary
 from ._operands import explain
 from ._ops import operators, triton_reason
 from .commit import NOTHING, commit_of, stats_of, tables_of
@@ -76,7 +76,7 @@ def linear_token_stats(
         found = _linear_token_stats(hidden, weight, bias, *tables_of(vocabulary), *options, *shared)
         return stats_of(found, noise, entropy)
     except Exception:
-        check_linear(hidden, weight, bias)
+        check_head(hidden, weight, bias)
         check_vocabulary(vocabulary, weight.size(0), hidden)
         check_noise_kind(noise)
         options = (id_offset, table_of(noise), entropy)
@@ -122,7 +122,7 @@ def linear_commit_prefix(
         return commit_of(_linear_commit_prefix(*operands, table_of(noise), log_odds, *shared), log_odds)
     except Exception:
         check_rule(rule, vocabulary)
-        check_linear(hidden, weight, bias)
+        check_head(hidden, weight, bias)
         check_vocabulary(vocabulary, weight.size(0), hidden)
         check_noise_kind(noise)
         operands = (hidden, weight, bias, cu_rows, n_active, starts, *tables_of(vocabulary), *rule.arguments)

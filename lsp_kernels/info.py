@@ -6,6 +6,7 @@ but no GPU.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -25,6 +26,14 @@ def versions() -> Report:
             yield package, importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             yield package, "not installed"
+
+
+@functools.cache
+def served_by_cpp() -> bool:
+    """Whether the C++ extension serves CPU tensors."""
+    from . import _ops
+
+    return _ops.cpp is not None
 
 
 def processor() -> Report:

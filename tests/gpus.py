@@ -124,8 +124,9 @@ class Moved:
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
             moved = [to_gpu(argument) for argument in arguments]
-            out = getattr(self.backend, name)(*moved, **{key: to_gpu(value) for key, value in options.items()})
-            for here, there in zip(arguments, moved, strict=True):
+            named = {key: to_gpu(value) for key, value in options.items()}
+            out = getattr(self.backend, name)(*moved, **named)
+            for here, there in zip((*arguments, *options.values()), (*moved, *named.values()), strict=True):
                 if isinstance(here, torch.Tensor):
                     here.copy_(there)  # an operation may write to its arguments
             return tree_map(lambda value: value.cpu() if isinstance(value, torch.Tensor) else value, out)

@@ -127,6 +127,7 @@ def test_the_first_lines_of_the_readme_name_the_extra() -> None:
 
 COMMAND = "sys.argv = ['lsp', 'generate', 'x', '--max-new-tokens', '2']; import lsp_command; lsp_command.main()"
 EVAL = "sys.argv = ['lsp', 'eval', '--tasks', 'lsp_tiny_code']; import lsp_command; lsp_command.main()"
+PLAY = "sys.argv = ['lsp', 'play']; import lsp_command; lsp_command.main()"
 MISSING = {  # a package that is not installed and code that needs it: the last line on stderr, before the extra
     ("numpy", "import lsp"): "ModuleNotFoundError: lsp needs numpy",
     ("numpy", "import lsp.tracing"): "ModuleNotFoundError: lsp needs numpy",
@@ -141,6 +142,9 @@ MISSING = {  # a package that is not installed and code that needs it: the last 
     ("matplotlib", "from lsp.evaluation.plot import plot; plot([], 'x.svg')"): (
         "ModuleNotFoundError: a plot needs matplotlib"
     ),
+    ("matplotlib", "import lsp.tracing.pictures"): "ModuleNotFoundError: a picture of a trace needs matplotlib",
+    ("starlette", PLAY): "lsp: error: lsp play needs starlette",
+    ("uvicorn", PLAY): "lsp: error: lsp play needs uvicorn",
     ("lm_eval", EVAL): "lsp: error: lsp eval needs lm_eval",
     ("numpy", COMMAND): "lsp: error: lsp needs numpy",
     ("typer", COMMAND): "lsp: error: the lsp command needs typer",
@@ -183,11 +187,11 @@ def test_a_missing_package_is_one_sentence_that_names_the_extra(
     said: dict[tuple[str, str], tuple[int, str]], case: tuple[str, str]
 ) -> None:
     status, text = said[case]
-    extra = {"matplotlib": "plots", "lm_eval": "eval"}.get(case[0], "lsp")
+    extra = {"matplotlib": "plots", "lm_eval": "eval", "starlette": "play", "uvicorn": "play"}.get(case[0], "lsp")
     assert text.splitlines()[-1:] == [f"{MISSING[case]}: pip install 'lsp-kernels[{extra}]'"], text
     assert status == 1
     assert "During handling" not in text
-    assert case[1] not in (COMMAND, EVAL) or "Traceback" not in text
+    assert case[1] not in (COMMAND, EVAL, PLAY) or "Traceback" not in text
 
 
 # What serves

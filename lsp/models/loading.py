@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -23,9 +23,11 @@ from torch import Tensor
 from lsp.extras import needed_by
 from lsp.models import checkpoint
 from lsp.models.checkpoint import DTYPES, Stored
+from lsp.models.compiled import CompiledTransformer
 from lsp.models.config import Family, ModelConfig
 from lsp.models.dream import DREAM
 from lsp.models.hub import find
+from lsp.models.linear import Int8Linear
 from lsp.models.llada import LLADA
 from lsp.models.llama import A2D_LLAMA, LLAMA
 from lsp.models.masks import mask_in
@@ -43,6 +45,7 @@ FAMILIES: dict[str, Family] = {
     family.model_type: family for family in (LLADA, DREAM, A2D_QWEN2, A2D_QWEN3, A2D_LLAMA, QWEN2, QWEN3, LLAMA)
 }
 SHARD_SIZE = "5GB"
+INT8 = ("int8", torch.int8)
 IGNORED = ".rotary_emb.inv_freq"  # a buffer that older checkpoints hold and that follows from the config
 
 
@@ -58,6 +61,7 @@ def load(
     mask_id: int | None = None,
     shifted: bool | None = None,
     tensor_parallel: Any = False,
+    compile: bool = False,
 ) -> Transformer:
     """A model from a public checkpoint of one of the families in docs/models.md, such as LLaDA, Dream or Tiny-A2D.
 
@@ -67,7 +71,9 @@ def load(
         A folder with ``config.json`` and safetensors files, the name of a repository on the hub, or ``"tiny"``, the
         embedded model (a folder of that name is ``"./tiny"``).
     dtype : torch.dtype or str, optional
-        By default that of the checkpoint (float32 for ``"tiny"``). Weights are converted as they are read.
+        By default that of the checkpoint (float32 for ``"tiny"``). Weights are converted as they are read. With
+        ``"int8"`` those of the blocks' products are held in 8 bits with a scale per row, and everything else is in the
+        dtype of the checkpoint; for CPUs.
     device : torch.device or str
         Weights are copied straight to it.
     revision, cache_dir, token, local_files_only
@@ -80,6 +86,8 @@ def load(
     tensor_parallel : bool or ProcessGroup
         Whether all processes that torchrun has started, or those of a group, hold the model together (docs/scale.md).
         Each reads its own part of the files. A ``device`` of ``"cuda"`` is then the GPU of this process.
+    compile : bool
+        Whether torch compiles the blocks when they first run. For GPUs: on a CPU it gains nothing.
 
     Returns
     -------
@@ -93,6 +101,8 @@ def load(
     >>> model.config.family, model.config.n_layers, model.config.mask_id, model.dtype
     ('llada', 6, 0, torch.float32)
     """
+    if compile and tensor_parallel:
+        raise ValueError(f"Invalid compile: expected False with tensor_parallel, got {compile!r}")
     folder = find(path_or_name, revision, cache_dir, token, local_files_only)
     if path_or_name == "tiny" and dtype is None:
         dtype = torch.float32
@@ -101,7 +111,8 @@ def load(
         public["mask_token_id"] = as_integer("mask_id", mask_id, 0)
     if tensor_parallel:
         device = own_device(device)
-    return load_folder(folder, public, dtype, device, shifted, ranks_of(tensor_parallel, torch.device(device)))
+    ranks = ranks_of(tensor_parallel, torch.device(device))
+    return load_folder(folder, public, dtype, device, shifted, ranks, CompiledTransformer if compile else Transformer)
 
 
 def load_folder(
@@ -111,23 +122,44 @@ def load_folder(
     device: torch.device | str,
     shifted: bool | None = None,
     ranks: Ranks | None = None,
+    whole: Callable[[ModelConfig], Transformer] = Transformer,
 ) -> Transformer:
-    """The model of a folder under this public config, which need not be the folder's own; over `ranks` if there are."""
+    """The model of a folder under this public config, which need not be the folder's own; over `ranks` if there are.
+
+    `whole` makes it where one process holds all of it.
+    """
     config = read_config(public, shifted)
     if config.mask_id is None:
         config = replace(config, mask_id=mask_in(folder))
     with torch.device("meta"):
-        model = Transformer(config) if ranks is None else ParallelTransformer(config, ranks)
+        model = whole(config) if ranks is None else ParallelTransformer(config, ranks)
     stored = checkpoint.stored_tensors(folder)
     check_tensors(folder, model, stored)
-    kind = as_dtype(dtype) or as_dtype(public.get("dtype") or public.get("torch_dtype")) or _usual(stored)
-    model = model.to(kind).to_empty(device=device).requires_grad_(False).eval()
+    in_int8 = dtype in INT8
+    if in_int8 and (ranks is not None or torch.device(device).type != "cpu"):
+        raise ValueError(f"Invalid dtype: 'int8' expects one process and the device cpu, got {device}")
+    asked = None if in_int8 else as_dtype(dtype)
+    model = model.to(asked or as_dtype(public.get("dtype") or public.get("torch_dtype")) or _usual(stored))
+    if in_int8:
+        model.quantise()
+    model = model.to_empty(device=device).requires_grad_(False).eval()
     model.tie()
     model.source = folder
-    parameters = dict(model.named_parameters())
     for part in parts(model):
-        checkpoint.read_into(parameters[part.parameter][part.rows], part.name, stored[part.name], part.where)
+        read_part(model, part, stored[part.name])
     return model
+
+
+def read_part(model: Transformer, part: Part, stored: Stored) -> None:
+    """Copies a public tensor to where it belongs."""
+    target = model.get_parameter(part.parameter)[part.rows]
+    if target.dtype != torch.int8:
+        return checkpoint.read_into(target, part.name, stored, part.where)
+    values = torch.empty(target.shape, dtype=model.dtype)
+    checkpoint.read_into(values, part.name, stored, part.where)
+    holder = model.get_submodule(part.parameter.rpartition(".")[0])
+    assert isinstance(holder, Int8Linear)
+    holder.fill(part.rows, values)
 
 
 def read_config(public: Mapping[str, Any], shifted: bool | None = None) -> ModelConfig:
@@ -217,6 +249,8 @@ def save_pretrained(
     """
     if isinstance(model, ParallelTransformer):
         raise ValueError(f"Invalid model: expected a whole one, got a share of {model.ranks.size} (tensor_parallel)")
+    if any(isinstance(module, Int8Linear) for module in model.modules()):
+        raise ValueError("Invalid model: expected weights as they are stored, got weights in int8")
     folder, largest = Path(folder), as_bytes(max_shard_size)
     parameters = dict(model.named_parameters())
     tensors: dict[str, Tensor] = {part.name: parameters[part.parameter][part.rows].cpu() for part in parts(model)}
@@ -285,7 +319,7 @@ def as_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
         return None
     found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
     if found not in DTYPES.values():
-        raise ValueError(f"Invalid dtype: expected float32, bfloat16, float16 or float64, got {value!r}")
+        raise ValueError(f"Invalid dtype: expected float32, bfloat16, float16, float64 or int8, got {value!r}")
     return found
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lsp.models.config import ModelConfig
+from lsp.models.linear import Linear
 from lsp.models.sharding import Share
 from lsp.models.transformer import Block, Transformer
 from lsp.ranks import Ranks
@@ -21,7 +22,7 @@ from lsp_kernels import Noise, TokenStats, Vocabulary, linear_token_stats, merge
 NO_ID = torch.iinfo(torch.int64).max
 
 
-class Joined(nn.Linear):
+class Joined(Linear):
     """A product whose input is split over the ranks: each has a part of the sum."""
 
     def __init__(self, like: nn.Linear, ranks: Ranks) -> None:

@@ -15,11 +15,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lsp.models.config import ModelConfig
 from lsp.models.head import head as deprecated_head
-from lsp_kernels import PrefixCache
+from lsp.models.linear import Int8Linear, Linear
+from lsp_kernels import PrefixCache, add_norm, rotate_, silu_mul
 from lsp_kernels.errors import check_tensor, fail_dtype, fail_shape, values_are_free
 
 
@@ -28,8 +28,11 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+    def forward(self, x: Tensor, change: Tensor | None = None) -> Tensor:
+        """The norm of x; with a change, x += change in place first."""
+        if change is None:
+            return add_norm(x, self.weight, eps=self.eps)
+        return add_norm(change, self.weight, eps=self.eps, residual=x)
 
 
 def frequencies(config: ModelConfig, device: torch.device) -> Tensor:
@@ -44,21 +47,10 @@ def frequencies(config: ModelConfig, device: torch.device) -> Tensor:
 
 
 def rotation(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines [T, 1, D] and sines [T, 1, D / 2] of every token's angles, in float32 as the models were trained with."""
-    angles = positions.float()[:, None, None] * frequencies
+    """Cosines and sines [T, D / 2] of every token's angles, in float32 as the models were trained with."""
+    angles = positions.float()[:, None] * frequencies
     exact = torch.promote_types(dtype, torch.float32)
-    return angles.cos().to(exact).repeat(1, 1, 2), angles.sin().to(exact)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns the pairs (j, j + D / 2) of [T, H, D] by the angles of each token."""
-    exact = x.to(cos.dtype)
-    a, b = exact.chunk(2, dim=-1)
-    out = exact * cos
-    left, right = out.chunk(2, dim=-1)
-    left.addcmul_(b, sin, value=-1)
-    right.addcmul_(a, sin)
-    return out.to(x.dtype)
+    return angles.cos().to(exact), angles.sin().to(exact)
 
 
 class Block(nn.Module):
@@ -67,35 +59,36 @@ class Block(nn.Module):
         size, heads = config.d_model, (config.n_heads, config.n_kv_heads)
         self.heads, self.head_dim = heads, config.head_dim
         self.attn_norm = RMSNorm(size, config.norm_eps)
-        self.qkv = nn.Linear(size, (heads[0] + 2 * heads[1]) * self.head_dim, bias=config.qkv_bias)
+        self.qkv = Linear(size, (heads[0] + 2 * heads[1]) * self.head_dim, bias=config.qkv_bias)
         self.q_norm, self.k_norm = (
             RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else None for _ in range(2)
         )
-        self.out = nn.Linear(heads[0] * self.head_dim, size, bias=False)
+        self.out = Linear(heads[0] * self.head_dim, size, bias=False)
         self.mlp_norm = RMSNorm(size, config.norm_eps)
-        self.gate_up = nn.Linear(size, 2 * config.mlp_size, bias=False)
-        self.down = nn.Linear(config.mlp_size, size, bias=False)
+        self.gate_up = Linear(size, 2 * config.mlp_size, bias=False)
+        self.down = Linear(config.mlp_size, size, bias=False)
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+        self,
+        x: Tensor,
+        change: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
+        attend: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> Tensor:
-        _, n_kv_heads = self.heads
-        qkv = self.qkv(self.attn_norm(x)).view(len(x), -1, self.head_dim)  # [T, Hq + 2 Hkv, D]
-        q, k = self.rotated(qkv[:, :-n_kv_heads], cos, sin)
-        v = qkv[:, -n_kv_heads:]
-        x = x + self.out(attend(q, k, v).flatten(1))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        out: Tensor = x + self.down(F.silu(gate).mul_(up))
-        return out
+        """Adds two changes to the residual x, in place: that of the layer before, if there is one, and the attention's.
 
-    def rotated(self, heads: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Q and K, which come side by side and are turned in one go where they need no norms."""
-        n_heads = self.heads[0]
+        Returns the change of the MLP, which the next norm adds: so every addition is one launch with its norm.
+        """
+        n_heads, n_kv_heads = self.heads
+        qkv = self.qkv(self.attn_norm(x, change)).view(len(x), -1, self.head_dim)
+        q, k, v = qkv.split([n_heads, n_kv_heads, n_kv_heads], dim=1)  # views
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(heads[:, :n_heads]), self.k_norm(heads[:, n_heads:])
-            return rotate(q, cos, sin), rotate(k, cos, sin)
-        turned = rotate(heads, cos, sin)
-        return turned[:, :n_heads], turned[:, n_heads:]
+            q, k = self.q_norm(q), self.k_norm(k)
+        rotate_(q, k, cos, sin)
+        attended = self.out(attend(q, k, v).flatten(1))
+        out: Tensor = self.down(silu_mul(self.gate_up(self.mlp_norm(x, attended))))
+        return out
 
 
 class Attends(Protocol):
@@ -133,6 +126,12 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.d_model, config.norm_eps)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.tie()
+
+    def quantise(self) -> None:
+        """Makes room for the weights of the blocks in int8. Their values come from `Int8Linear.fill`."""
+        for block in self.blocks:
+            for name in ("qkv", "out", "gate_up", "down"):
+                setattr(block, name, Int8Linear(getattr(block, name)))
 
     def tie(self) -> None:
         """Makes the LM head the embedding, where the config says so."""
@@ -177,10 +176,10 @@ class Transformer(nn.Module):
     def run_layers(self, tokens: Tensor, positions: Tensor, cache: Attends) -> Tensor:
         """The pass itself, between `begin` and `advance` of the cache. It reads no values, so it can be captured."""
         cos, sin = rotation(positions, frequencies(self.config, positions.device), self.dtype)
-        x = self.embedding(tokens)
+        x, change = self.embedding(tokens), None
         for layer, block in enumerate(self.blocks):
-            x = block(x, cos, sin, partial(cache.attend, layer))
-        out: Tensor = self.norm(x)
+            change = block(x, change, cos, sin, partial(cache.attend, layer))
+        out: Tensor = self.norm(x, change)
         return out
 
     head = deprecated_head

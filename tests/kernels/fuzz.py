@@ -239,6 +239,37 @@ class Fuzz:
         out, lse = self.result(q, list(q.shape), q.dtype), self.result(q, list(q.shape[:-1]), torch.float32)
         return [*operands, out, self.maybe(lse)]
 
+    def add_norm(self) -> list[Any]:
+        r = self.random
+        dtype, size = r.choice(FLOATS), r.choice([1, 2, 7, 8, 9, 16, 33, 300])
+        shape = [r.randrange(9), *([r.randrange(4)] if self.chance(0.4) else []), size]
+        x, residual, weight = self.tensor(shape, dtype), self.tensor(shape, dtype), self.tensor([size], dtype)
+        eps = r.choice([math.nan, math.inf, -1.0]) if self.chance(self.wrong) else 1e-6
+        return [x, self.maybe(r.choice([x, residual]) if self.chance(self.wrong) else residual), weight, eps]
+
+    def rotate_(self) -> list[Any]:
+        r = self.random
+        dtype, tokens, size = r.choice(FLOATS), r.randrange(9), 2 * r.choice([1, 4, 7, 8, 9, 16, 33, 128])
+        q, k = (self.tensor([tokens, r.randrange(4), size], dtype) for _ in range(2))
+        if self.chance(0.4):  # side by side in one tensor
+            fused = self.tensor([tokens, 5, size], dtype)
+            q, k = (fused[:, :3], fused[:, 3:]) if fused.dim() > 1 else (fused, fused)
+        cos, sin = (self.result(q, [tokens, size // 2], torch.float32) for _ in range(2))
+        return [q, q if self.chance(self.wrong) else k, cos, sin]
+
+    def silu_mul(self) -> list[Any]:
+        size = 2 * self.random.choice([1, 2, 7, 8, 9, 16, 33, 300])
+        return [self.tensor([self.random.randrange(9), size], self.random.choice(FLOATS))]
+
+    def linear(self) -> list[Any]:
+        r = self.random
+        dtype, size, outputs = r.choice(FLOATS), r.choice([1, 7, 16, 33, 64, 130]), r.choice([1, 8, 30, 50])
+        x = self.tensor([*([r.randrange(3)] if self.chance(0.3) else []), r.randrange(20), size], dtype)
+        held = self.chance(0.4)
+        weight = self.tensor([outputs, size], torch.int8 if held else dtype)
+        scales = self.tensor([outputs], torch.float32) if held != self.chance(self.wrong) else None
+        return [x, weight, self.maybe(self.tensor([outputs], dtype)), scales]
+
     def result(self, q: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:
         """Contiguous, unless something is to be wrong."""
         if self.chance(self.wrong):

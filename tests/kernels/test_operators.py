@@ -61,6 +61,10 @@ def sound() -> dict[str, dict[str, Any]]:
         "linear_commit_prefix": {**FACTORS, **SEQUENCES, **TABLES, **RULE, "noise": NOISE, "log_odds": True, **ROOM},
         "suffix_attention": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM},
         "suffix_attention_into": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM, **RESULTS},
+        "add_norm": {"x": zeros(6, 10), "residual": zeros(6, 10), "weight": zeros(10), "eps": 1e-6},
+        "rotate_": {"q": tokens["q"], "k": tokens["k"], "cos": zeros(6, 16), "sin": zeros(6, 16)},
+        "silu_mul": {"gate_up": zeros(6, 10)},
+        "linear": {"x": zeros(6, 5), "weight": zeros(10, 5), "bias": zeros(10), "scales": None},
     }
 
 
@@ -193,6 +197,83 @@ NOISES = [
     {"noise": NOISE.T.contiguous().T},
 ]
 OFFSETS = [{"id_offset": -1}, {"id_offset": 2**40}, {"id_offset": 2**31 - 10}]
+NORMS = [
+    {"x": zeros(())},
+    {"x": zeros(1, 1, 6, 10)},
+    {"x": zeros(6, 0), "residual": None, "weight": zeros(0)},
+    {"x": zeros(6, 40000), "residual": None, "weight": zeros(40000)},
+    {"x": zeros(6, 10).int()},
+    {"x": zeros(10, 6).T},
+    {"x": zeros(1, 10).expand(2**40, 10), "residual": None},
+    {"x": zeros(2**20, 2**20, 0)},
+    {"residual": zeros(6, 9)},
+    {"residual": zeros(6, 1, 10)},
+    {"residual": zeros(6, 10).half()},
+    {"residual": zeros(10, 6).T},
+    {"residual": zeros(10).expand(6, 10)},
+    {"weight": zeros(9)},
+    {"weight": zeros(1, 10)},
+    {"weight": zeros(10).bfloat16()},
+    {"weight": zeros(20)[::2]},
+    {"eps": math.nan},
+    {"eps": math.inf},
+    {"eps": -1e-9},
+]
+ROTATIONS = [
+    {"q": zeros(())},
+    {"q": zeros(6, 32)},
+    {"q": zeros(6, 4, 33), "k": zeros(6, 2, 33)},
+    {"q": zeros(6, 4, 258), "k": zeros(6, 2, 258), "cos": zeros(6, 129), "sin": zeros(6, 129)},
+    {"q": zeros(6, 4, 0), "k": zeros(6, 2, 0), "cos": zeros(6, 0), "sin": zeros(6, 0)},
+    {"q": zeros(6, 4, 32).int()},
+    {"q": zeros(6, 32, 4).mT},
+    {"q": zeros(1, 4, 32).expand(6, 4, 32)},
+    {"k": zeros(5, 2, 32)},
+    {"k": zeros(6, 2, 16)},
+    {"k": zeros(6, 2, 32).half()},
+    {"k": zeros(6, 1, 32).expand(6, 2, 32)},
+    {"cos": zeros(6, 32)},
+    {"cos": zeros(5, 16)},
+    {"cos": zeros(6, 1, 16)},
+    {"cos": zeros(6, 16).double()},
+    {"sin": zeros(6, 16).half()},
+    {"sin": zeros(16, 6).T},
+]
+GATES = [
+    {"gate_up": zeros(())},
+    {"gate_up": zeros(10)},
+    {"gate_up": zeros(6, 1, 10)},
+    {"gate_up": zeros(6, 9)},
+    {"gate_up": zeros(6, 0)},
+    {"gate_up": zeros(6, 10).bool()},
+    {"gate_up": zeros(10, 6).T},
+    {"gate_up": zeros(1, 10).expand(2**40, 10)},
+]
+EIGHT_BITS = {"weight": zeros(10, 5, dtype=torch.int8), "scales": zeros(10)}
+PRODUCTS = [
+    {"x": zeros(())},
+    {"x": zeros(5)},
+    {"x": zeros(1, 1, 6, 5)},
+    {"x": zeros(6, 4)},
+    {"x": zeros(6, 0), "weight": zeros(10, 0)},
+    {"x": zeros(6, 5).int()},
+    {"x": zeros(5, 6).T},
+    {"x": zeros(1, 5).expand(2**40, 5)},
+    {"weight": zeros(10)},
+    {"weight": zeros(0, 5), "bias": None},
+    {"weight": zeros(10, 5).half()},
+    {"weight": zeros(10, 5, dtype=torch.int8)},
+    {"weight": zeros(5, 10).T},
+    {"weight": zeros(1, 5).expand(2**40, 5)},
+    {"bias": zeros(9)},
+    {"bias": zeros(10, 1)},
+    {"bias": zeros(10).bfloat16()},
+    {"bias": zeros(20)[::2]},
+    {"scales": zeros(10)},
+    EIGHT_BITS | {"scales": zeros(9)},
+    EIGHT_BITS | {"scales": zeros(10).half()},
+    EIGHT_BITS | {"scales": zeros(20)[::2]},
+]
 BAD = {
     "token_stats": [*LOGITS, *VOCABULARIES, *NOISES, *OFFSETS],
     "select_prefix": [*STATS, *BORDERS, *RULES],
@@ -201,6 +282,10 @@ BAD = {
     "linear_commit_prefix": [*LINEAR, *VOCABULARIES, *BORDERS, *RULES, *NOISES, {"hidden": zeros(1, 6, 5)}],
     "suffix_attention": TENSORS,
     "suffix_attention_into": [*TENSORS, *OUTPUTS],
+    "add_norm": NORMS,
+    "rotate_": ROTATIONS,
+    "silu_mul": GATES,
+    "linear": PRODUCTS,
 }
 CASES = [
     pytest.param(name, wrong, id=f"{name} {next(iter(wrong))} {i}") for name in BAD for i, wrong in enumerate(BAD[name])
@@ -214,8 +299,11 @@ def in_cpp(name: str) -> Callable[..., Any]:
 
 
 def in_triton(name: str) -> Callable[..., Any]:
+    if name == "linear":
+        pytest.skip("torch's own products serve GPUs")
     import_or_skip("lsp_kernels.triton.ticket")
     family = "attention" if "attention" in name else "head" if name.startswith("linear") else "commit"
+    family = "block" if name in ("add_norm", "rotate_", "silu_mul") else family
     return getattr(import_or_skip(f"lsp_kernels.triton.{family}"), name)
 
 

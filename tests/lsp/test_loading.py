@@ -534,3 +534,30 @@ def test_the_public_models_have_the_public_sizes() -> None:
             big = dict(zip((*names, "vocab_size", "head_dim"), sizes, strict=True))
             model = Transformer(read_config(make().config | big))
         assert sum(p.numel() for p in model.parameters()) == expected
+
+
+def test_weights_in_int8_are_those_of_the_checkpoint_within_half_a_step(tmp_path: Path) -> None:
+    case = dream()
+    plain, held = (lsp.load(case.save(tmp_path), dtype=dtype) for dtype in (None, "int8"))
+    assert held.dtype == plain.dtype
+    for name in ("qkv", "out", "gate_up", "down"):
+        whole, eight = (getattr(model.blocks[1], name) for model in (plain, held))
+        assert (eight.weight.dtype, eight.scales.dtype) == (torch.int8, torch.float32)
+        wrong = (eight.weight * eight.scales[:, None] - whole.weight).abs()
+        assert (wrong <= 0.5001 * eight.scales[:, None]).all()
+        assert (eight.bias is None) == (whole.bias is None)
+        assert eight.bias is None or torch.equal(eight.bias, whole.bias)
+    assert torch.equal(held.lm_head.weight, plain.lm_head.weight)
+    with pytest.raises(ValueError, match="Invalid model: expected weights as they are stored, got weights in int8"):
+        lsp.save_pretrained(held, tmp_path / "out")
+    with pytest.raises(ValueError, match="Invalid dtype: 'int8' expects one process and the device cpu, got meta"):
+        lsp.load(tmp_path, dtype="int8", device="meta")
+
+
+def test_a_model_with_weights_in_int8_solves_what_it_solves_without() -> None:
+    prompts = ["Use 2, 9 and 14 to make 4.\n", "Use 3, 5 and 7 to make 15.\n"]
+    texts = [
+        [answer.text for answer in lsp.generate(lsp.load("tiny", dtype=dtype), prompts, max_new_tokens=24)]
+        for dtype in (None, "int8")
+    ]
+    assert texts[0] == texts[1]

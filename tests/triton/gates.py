@@ -21,7 +21,7 @@ def violations(made: Build, compiled: Compiled) -> list[str]:
 
 
 def _within_limits(made: Build, compiled: Compiled) -> Iterator[str]:
-    heavy = made.family != "commit" and (_is_float32(made) or "unaligned" in made.name)
+    heavy = made.family in ("attention", "head") and (_is_float32(made) or "unaligned" in made.name)
     heavy |= made.family == "attention" and made.constants["D"] > 128
     if compiled.spills and not heavy:  # the table shows what heavy ones spill
         yield f"spills: {compiled.resources}"
@@ -43,6 +43,7 @@ def _tickets(made: Build) -> int:
     kernel, shared = made.kernel.__name__, made.constants.get("SPLITS", 1) > 1
     by_kernel = {"select_kernel": 0, "stats_kernel": shared, "commit_kernel": shared + 1}
     by_kernel |= {"head_stats_kernel": 1, "head_commit_kernel": 2}
+    by_kernel |= {"add_norm_kernel": 0, "rotate_kernel": 0, "silu_mul_kernel": 0}
     return int(by_kernel[kernel] if kernel in by_kernel else made.constants["SPLIT"])
 
 
@@ -57,7 +58,7 @@ def _ordered(made: Build, compiled: Compiled) -> Iterator[str]:
 
 
 def _tensor_cores(made: Build, compiled: Compiled) -> Iterator[str]:
-    if made.family == "commit" or _is_float32(made):
+    if made.family in ("commit", "block") or _is_float32(made):
         return
     expected = MATRIX.get(made.architecture, "") if made.constants["BM"] >= 64 else ""
     found = tensor_cores(compiled)

@@ -24,6 +24,7 @@ PACKAGE = Path(lsp_kernels.triton.__file__).parent
 FILES = {
     "commit": ("ticket", "noise", "top2", "odds", "rule", "rows", "launch", "stats", "commit"),
     "attention": ("ticket", "attention"),
+    "block": ("block",),
     "head": ("ticket", "noise", "top2", "odds", "rule", "rows", "launch", "tiles", "head"),
 }
 NOTICED = (AssertionError, AccessError, RaceError)  # what running a damaged kernel may raise

@@ -107,6 +107,15 @@ class Served:
         options = (table_of(noise), log_odds, *workspace)
         return commit_of(self.module.linear_commit_prefix(*operands, *options, programs=self.splits), log_odds)
 
+    def add_norm(self, x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | None = None) -> Tensor:
+        return self.module.add_norm(x, residual, weight, eps)
+
+    def rotate_(self, *operands: Tensor) -> None:
+        self.module.rotate_(*operands)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return self.module.silu_mul(gate_up)
+
     def suffix_attention(
         self,
         q: Tensor,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lsp_kernels import Noise, PrefixRule, Vocabulary, reference
-from lsp_kernels.triton import attention, commit, head
+from lsp_kernels.triton import attention, block, commit, head
 from lsp_kernels.triton.aot.builds import HIDDEN_SIZE, Build, representative
 from tests.attention_cases import AttentionCase, attention_cases, check_attention, make_case
 from tests.gpus import ARCHITECTURES, Moved, VirtualGpu, executed_architectures, gpu_of, times
@@ -222,7 +222,16 @@ def usual_head() -> None:
     Moved(Served(head, 2)).linear_commit_prefix(hidden, weight, ints(0, 4, 6), None, ints(1, 0), **options)
 
 
-USUAL = {"commit": usual_commits, "attention": usual_attention, "head": usual_head}
+def usual_block() -> None:
+    """Few rows of the hidden size that the builds have, and heads of the usual size side by side."""
+    operations = Moved(Served(block))
+    x, fused = torch.randn(3, HIDDEN_SIZE).bfloat16(), torch.randn(3, 6, 128).bfloat16()
+    operations.add_norm(x, x[0].clone(), eps=1e-6, residual=x.clone())
+    operations.rotate_(fused[:, :4], fused[:, 4:5], *torch.randn(2, 3, 64))
+    operations.silu_mul(x)
+
+
+USUAL = {"commit": usual_commits, "attention": usual_attention, "head": usual_head, "block": usual_block}
 
 
 def code(ptx: str) -> str:
@@ -231,13 +240,14 @@ def code(ptx: str) -> str:
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-ORDINARY = {"commit": ["sm_90"], "attention": ["sm_80"], "head": []}
+ORDINARY = {"commit": ["sm_90"], "attention": ["sm_80"], "head": [], "block": ["sm_100"]}
 PROVEN = [
     pytest.param(family, name, marks=() if name in ORDINARY[family] else pytest.mark.targets)
     for family, names in (
         ("commit", ARCHITECTURES),
         ("attention", executed_architectures()),
         ("head", executed_architectures()),
+        ("block", ARCHITECTURES),
     )
     for name in names
 ]

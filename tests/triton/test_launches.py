@@ -8,13 +8,14 @@ import mmap
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor
 
 from lsp_kernels import PrefixRule, Vocabulary
-from lsp_kernels.triton import attention, commit, configs, head
+from lsp_kernels.triton import attention, block, commit, configs, head
 from lsp_kernels.triton.aot import TARGETS, builds
 from lsp_kernels.triton.aot.builds import Build
 from lsp_kernels.triton.warmup import compile_commit, compile_head
@@ -139,7 +140,35 @@ def head_call(made: Build) -> None:
     head.linear_commit_prefix(hidden, weight, bias, *sequences, *tables, *rule, *options, config=tile)
 
 
-CALLS = {"commit": commit_call, "attention": attention_call, "head": head_call}
+def block_call(made: Build) -> None:
+    """Calls an operation of a block on tensors that lie as a build says."""
+    chosen, marks = made.constants, dict(of_build(made).attributes)
+    dtype = DTYPES[made.signature.get("x_ptr", made.signature.get("q_ptr"))]
+    far = TARGETS[made.architecture].backend == "hip" and not any("range" in mark for mark in marks.values())
+    shift, room = chosen["STEP"] == 1, memory(2**40 if far else 2**30)
+    size = chosen.get("D", 64)
+
+    def tensor(*shape: int, place: int, dtype: torch.dtype = dtype, shift: int = shift) -> Tensor:
+        """In memory of its own; of odd strides and an odd address if it is shifted."""
+        strides = [2 * math.prod(shape[i + 1 :]) + shift for i in range(len(shape) - 2)]
+        strides += [shape[-1] + shift] * (len(shape) > 1)
+        return room.view(dtype).as_strided(shape, [*strides, 1], place * 2**24 + shift)
+
+    def fresh(like: Tensor, *shape: int) -> Tensor:
+        return tensor(*(shape[0] if len(shape) == 1 else shape), place=4, shift=0)
+
+    with mock.patch.object(Tensor, "new_empty", fresh):  # a result is as far away as the operands
+        if made.kernel is block.add_norm_kernel:
+            residual = tensor(2, size, place=1) if "residual_ptr" in made.signature else None
+            block.add_norm(tensor(2, size, place=0), residual, tensor(size, place=2, shift=0), 1e-6)
+        elif made.kernel is block.silu_mul_kernel:
+            block.silu_mul(tensor(2, 2 * size, place=0))
+        else:
+            tables = (tensor(2, size // 2, place=place, dtype=torch.float32, shift=0) for place in (2, 3))
+            block.rotate_(tensor(2, 3, size, place=0), tensor(2, 1, size, place=1), *tables)
+
+
+CALLS = {"commit": commit_call, "attention": attention_call, "head": head_call, "block": block_call}
 
 
 @pytest.mark.parametrize("family", builds.FAMILIES)

@@ -27,7 +27,7 @@ def test_representative_builds_pass_every_gate(target: str) -> None:
 def test_every_target_is_configured() -> None:
     families = (
         configs.commit.COMMIT, configs.commit.STATS, configs.commit.SELECT, configs.attention.ATTENTION,
-        configs.head.HEAD,
+        configs.head.HEAD, configs.block.BLOCK,
     )  # fmt: skip
     assert all(set(by_architecture) == set(TARGETS) for by_architecture in families)
     for table in (*configs.commit.COMMIT.values(), *configs.commit.STATS.values()):
@@ -60,7 +60,7 @@ def test_info_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     info.main()
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == list(report.Row._fields)
-    kernels = ("commit", "stats", "select", "commit", "attention", "head_commit")
+    kernels = ("commit", "stats", "select", "commit", "attention", "head_commit", "add_norm", "rotate", "silu_mul")
     assert [row.split()[:2] for row in rows] == [["sm_90", f"{name}_kernel"] for name in kernels]
 
 

@@ -77,6 +77,7 @@ class Cuda:
             "get_device_capability": lambda device=None: (self.properties.major, self.properties.minor),
             "get_device_name": lambda device=None: f"virtual {self.properties.name}",
             "get_device_properties": lambda device=None: self.properties,
+            "get_per_process_memory_fraction": lambda device=None: 1.0,
             "is_available": lambda: True,
             "is_current_stream_capturing": lambda: False,
             "mem_get_info": lambda device=None: (MEMORY, MEMORY),

@@ -86,6 +86,8 @@ def _call(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
             return func(*args, **kwargs)
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}  # needs a real GPU
     name = getattr(func, "__name__", "")
+    if name == "pin_memory" and not ours:
+        return args[0].clone()  # all memory of this process is as good
     wanted = _device(name, args, kwargs)
     if not ours and wanted != CUDA:
         return func(*args, **kwargs)

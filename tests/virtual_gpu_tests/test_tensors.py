@@ -63,6 +63,15 @@ def test_copies_between_devices_are_copies() -> None:
     assert there.cuda() is there
 
 
+def test_memory_of_the_host_can_be_pinned_and_that_of_the_gpu_cannot() -> None:
+    here = torch.arange(4.0)
+    pinned = here.pin_memory()
+    here[0] = 9
+    assert torch.empty(4, device="cuda").copy_(pinned, non_blocking=True).tolist() == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError):
+        here.cuda().pin_memory()
+
+
 def test_views_share_memory_and_in_place_functions_return_their_tensor() -> None:
     x = torch.zeros(4, 6, device="cuda")
     view = x[1:, 2]
@@ -126,6 +135,7 @@ def test_torch_cuda_describes_the_gpu() -> None:
     assert torch.cuda.get_device_name() == "virtual sm_90"
     assert torch.cuda.is_available()
     assert torch.cuda.device_count() == 1
+    assert torch.cuda.get_per_process_memory_fraction("cuda") == 1
     with torch.cuda.device(torch.device("cuda")):
         assert not torch.cuda.is_current_stream_capturing()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import attention, commit, configs, head
+from .. import attention, block, commit, configs, head
 from .compile import compile_kernel, lower_kernel
 from .facts import Compiled
 from .targets import TARGETS
@@ -31,6 +31,7 @@ ATTENTION_POINTERS = {
     "ticket_ptr": "*i32", "lse_ptr": "*fp32",
 }  # fmt: skip
 HIDDEN_SIZE = 4096  # of the builds of the head; any other works too
+BLOCK_POINTERS = {"cos_ptr": "*fp32", "sin_ptr": "*fp32", "eps": "fp32"}
 HEAD_DIMS = (32, 64, 96, 128, 256)  # the tuned ones; every other multiple of 16 up to 256 works too
 
 
@@ -235,7 +236,55 @@ def build_head(
     )
 
 
-FAMILIES = ("commit", "attention", "head")
+def build_block(
+    kernel: Any,
+    architecture: str,
+    dtype: torch.dtype = torch.bfloat16,
+    size: int = HIDDEN_SIZE,
+    *,
+    residual: bool = True,
+    aligned: bool = True,
+    near: bool = True,
+) -> Build:
+    """A build of a block kernel as a launch would compile it. `size`: of rows or heads, which is compiled in.
+
+    `aligned`: addresses and strides of what is given are divisible by 16. `near`: each tensor has less than 2 GiB.
+    """
+    config = configs.block.BLOCK[architecture][dtype]
+    by_kernel = {
+        "add_norm_kernel": lambda: config.norm(size),
+        "rotate_kernel": lambda: config.rotation(size),
+        "silu_mul_kernel": config.gate,
+    }
+    chosen = by_kernel[kernel.__name__]()
+    options = {name: chosen.pop(name) for name in ("num_warps", "num_stages")}
+    absent = {} if residual else {"residual_ptr": None}
+    constants: dict[str, Any] = {**chosen, "D": size, "STEP": block.UNIT if aligned else 1, **absent}
+    constants = {name: constants[name] for name in kernel.arg_names if name in constants}
+    signature = {}
+    for name in kernel.arg_names:
+        if name not in constants:
+            plain = TYPES[dtype] if name.endswith("_ptr") else "i64" if name.startswith("s_") else "i32"
+            signature[name] = BLOCK_POINTERS.get(name, plain)
+    pointers = tuple(name for name in signature if name.endswith("_ptr"))
+    given = () if aligned else ("x_ptr", "residual_ptr", "q_ptr", "k_ptr")
+    variant = [str(dtype)[6:], *([f"size {size}"] if "D" in constants else [])]
+    variant += ["residual"] * ("residual_ptr" in signature) + ["over 2 GiB"] * (not near)
+    variant += ["unaligned"] * (not aligned)
+    return Build(
+        "block",
+        kernel,
+        f"{kernel.__name__} {', '.join(variant)}",
+        architecture,
+        signature,
+        constants,
+        options,
+        tuple(name for name in pointers if name not in given),
+        pointers if near and TARGETS[architecture].backend == "hip" else (),
+    )
+
+
+FAMILIES = ("commit", "attention", "head", "block")
 
 
 def representative(architecture: str) -> Iterator[Build]:
@@ -245,11 +294,19 @@ def representative(architecture: str) -> Iterator[Build]:
     yield build(commit.commit_kernel, architecture, torch.bfloat16, noise=True)
     yield build_attention(architecture)
     yield build_head(head.head_commit_kernel, architecture)
+    yield build_block(block.add_norm_kernel, architecture)
+    yield build_block(block.rotate_kernel, architecture, size=128)
+    yield build_block(block.silu_mul_kernel, architecture)
 
 
 def shipped(architecture: str, family: str) -> Iterator[Build]:
     """Builds of one family for every dtype, tile, alignment and variant whose code differs notably."""
-    by_family = {"commit": _shipped_commit, "attention": _shipped_attention, "head": _shipped_head}
+    by_family = {
+        "commit": _shipped_commit,
+        "attention": _shipped_attention,
+        "head": _shipped_head,
+        "block": _shipped_block,
+    }
     return by_family[family](architecture)
 
 
@@ -315,3 +372,22 @@ def _shipped_head(architecture: str) -> Iterator[Build]:
         yield build_head(head.head_commit_kernel, architecture, **options)
     for options in ({"noise": True, "grouped": False}, {"rest": True, "size": 1008}):
         yield build_head(head.head_stats_kernel, architecture, **options)
+
+
+def _shipped_block(architecture: str) -> Iterator[Build]:
+    """Rows of the hidden sizes of LLaDA and Dream, of heads, and the longest ones; heads of several sizes."""
+    norm, rotate, gate = block.add_norm_kernel, block.rotate_kernel, block.silu_mul_kernel
+    for dtype in configs.device.DTYPES:
+        yield build_block(norm, architecture, dtype)
+        yield build_block(norm, architecture, dtype, 32768)
+        yield build_block(norm, architecture, dtype, 128, residual=False)
+        yield build_block(rotate, architecture, dtype, 128)
+        yield build_block(gate, architecture, dtype)
+    yield build_block(norm, architecture, size=3584)
+    for size in (64, 80, 256):
+        yield build_block(rotate, architecture, size=size)
+    far = ({"near": False},) if TARGETS[architecture].backend == "hip" else ()
+    for options in ({"aligned": False}, *far):
+        yield build_block(norm, architecture, **options)
+        yield build_block(rotate, architecture, size=128, **options)
+        yield build_block(gate, architecture, **options)

@@ -26,8 +26,8 @@ INTRODUCTION = """# Compiled facts
 Every configuration that ships, compiled for every architecture by `make test-targets`, which also checks what each
 kernel family promises ([verification.md](verification.md)). `make test-targets KERNEL=attention` renews one family.
 This page is a summary; every build has a row in [commit.csv](targets/commit.csv),
-[attention.csv](targets/attention.csv) or [head.csv](targets/head.csv). `make test` fails when a fingerprint in
-[fingerprints.json](targets/fingerprints.json) no longer describes the kernels.
+[attention.csv](targets/attention.csv), [head.csv](targets/head.csv) or [block.csv](targets/block.csv). `make test`
+fails when a fingerprint in [fingerprints.json](targets/fingerprints.json) no longer describes the kernels.
 
 Spills are bytes of thread-local memory on NVIDIA, those plus spilled vector registers on AMD. Occupancy is an estimate.
 """

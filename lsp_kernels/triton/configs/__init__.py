@@ -4,6 +4,6 @@ Grids, tiles and splits follow from shapes and from the device's number of proce
 synchronisation and can be captured in a CUDA graph. Nothing here imports Triton.
 """
 
-from . import attention, commit, device, head
+from . import attention, block, commit, device, head
 
-__all__ = ["attention", "commit", "device", "head"]
+__all__ = ["attention", "block", "commit", "device", "head"]

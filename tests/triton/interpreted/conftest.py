@@ -18,6 +18,7 @@ from tests.support import poisoned_memory
 HERE = os.path.dirname(__file__)
 SMALL = configs.commit.CommitConfig(block=32, rows=8)
 SMALL_HEAD = configs.head.HeadConfig(rows=16, ids=16, depth=16)
+SMALL_BLOCK = configs.block.BlockConfig(values=64)
 SMALL_ATTENTION = configs.attention.AttentionConfig(rows=32, keys=16)
 
 
@@ -39,6 +40,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(configs.head.HEAD, "sm_80", dict.fromkeys(configs.device.DTYPES, by_noise))
     monkeypatch.setattr(configs.head, "MERGED", 4 * SMALL_HEAD.rows)
     monkeypatch.setattr(configs.head, "CHUNK", 8)
+    monkeypatch.setitem(configs.block.BLOCK, "sm_80", dict.fromkeys(configs.device.DTYPES, SMALL_BLOCK))
     by_head_dim = {size: [SMALL_ATTENTION] for size in (32, 64, 128, 256)}
     monkeypatch.setitem(configs.attention.ATTENTION, "sm_80", dict.fromkeys(configs.device.DTYPES, by_head_dim))
     monkeypatch.setattr(configs.attention, "LEAST_KEYS", SMALL_ATTENTION.keys)

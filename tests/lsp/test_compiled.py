@@ -1,0 +1,69 @@
+"""Compiled blocks decode what the others do, with one graph for all layers and lengths."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import lsp
+from lsp.models.compiled import CompiledTransformer, run_block
+from lsp_kernels import PrefixCache
+from tests.lsp.checkpoints import FAMILIES
+
+PROMPTS = ["Use 2, 9 and 14 to make 4.\n", "Use 3, 5 and 7 to make 15.\n", "Use 1, 2 and 8 to make 9.\n"]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_graphs():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def test_compiled_blocks_decode_the_same_with_a_graph_for_one_sequence_and_one_for_batches():
+    plain, model = lsp.load("tiny"), lsp.load("tiny", compile=True)
+    counter = CompileCounterWithBackend("inductor")
+    model.run_block = torch.compile(run_block, dynamic=True, fullgraph=True, backend=counter)
+    for prompts in (PROMPTS[:1], PROMPTS[1:2], PROMPTS, PROMPTS[:2]):
+        for scheduler in ("lsp", "full"):
+            how = {"max_new_tokens": 24, "scheduler": scheduler}
+            ours, theirs = (lsp.generate(each, prompts, **how) for each in (model, plain))
+            assert [(g.tokens, g.passes) for g in ours] == [(g.tokens, g.passes) for g in theirs]
+    assert 2 <= counter.frame_count <= 4
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_computes_the_same_when_compiled(family, tmp_path):
+    case = FAMILIES[family]()
+    plain = lsp.load(case.save(tmp_path))
+    model = CompiledTransformer(plain.config).requires_grad_(False)
+    model.run_block = torch.compile(run_block, dynamic=True, fullgraph=True, backend="aot_eager")
+    model.load_state_dict(plain.state_dict())
+    tokens, borders = torch.tensor(list(range(2, 9))), torch.tensor([0, 4, 7], dtype=torch.int32)
+    positions = torch.tensor([0, 1, 2, 3, 0, 1, 2])
+    caches = [each.new_cache(2, 16) for each in (plain, model)]
+    for append in ([3, 1], [0, 2]):  # the second pass sees what the first has frozen
+        found = [
+            each(tokens, positions, borders, own, append) for each, own in zip((plain, model), caches, strict=True)
+        ]
+        torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+    assert caches[0].frozen == caches[1].frozen == [3, 3]
+
+
+def test_another_cache_and_tensor_parallel_are_refused():
+    model = lsp.load("tiny", compile=True)
+    with pytest.raises(TypeError, match="Invalid cache: expected a PrefixCache for compiled blocks, got list"):
+        model.run_layers(torch.tensor([2]), torch.tensor([0]), [])
+    with pytest.raises(ValueError, match="Invalid compile: expected False with tensor_parallel, got True"):
+        lsp.load("tiny", compile=True, tensor_parallel=True)
+
+
+def test_operands_are_of_the_pass_that_has_begun():
+    cache = PrefixCache(n_layers=2, batch=1, n_kv_heads=1, capacity=8, head_dim=32)
+    with pytest.raises(RuntimeError, match="expected a pass that has begun"):
+        cache.operands(0)
+    cache.begin(None, [2])
+    k, v, borders, prefixes, appends, slots = cache.operands(1)
+    assert (k is cache.k[1], v is cache.v[1], borders, slots) == (True, True, None, None)
+    assert (prefixes.tolist(), appends.tolist()) == ([0], [2])
+    with pytest.raises(ValueError, match="Invalid layer: expected 0 to 1, got 2"):
+        cache.operands(2)
