@@ -11,6 +11,7 @@ from contextlib import contextmanager
 EXTRAS = {
     "lsp": ("huggingface_hub", "numpy", "rich", "safetensors", "tokenizers", "transformers", "typer"),
     "plots": ("matplotlib",),
+    "play": ("starlette", "uvicorn"),
     "eval": ("lm_eval",),
     "ray": ("ray",),
 }

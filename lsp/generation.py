@@ -138,8 +138,8 @@ def generate(
         Shows a bar on stderr (needs rich).
     **options
         Options of the loop, as in `lsp.Options`: block_length, blocks, delimiter_confidence, lookahead, cache,
-        refresh_every, refresh_scattered, stop_early, temperature, top_p, top_k, cfg_scale, graph. Each replaces the
-        one that the scheduler brings along.
+        recompute, refresh_every, refresh_scattered, stop_early, temperature, top_p, top_k, cfg_scale, graph. Each
+        replaces the one that the scheduler brings along.
 
     Returns
     -------

@@ -19,6 +19,7 @@ AREAS = (
     "schedulers",
     "result files and traces",
     "command line",
+    "playground",
     "sandbox",
     "install",
 )

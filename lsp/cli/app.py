@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lsp.cli import compare, demo, generate, info, trace, tune
+from lsp.cli import compare, demo, generate, growth, info, play, trace, tune
 from lsp.cli import eval as evaluation
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -40,6 +40,7 @@ def lsp(
       lsp generate "Use 3, 5 and 7 to make 15."
       lsp generate --model GSAI-ML/LLaDA-8B-Instruct --chat "Why is the sky blue?"
       lsp trace out.html
+      lsp play
       lsp compare --task arithmetic
       lsp demo
 
@@ -51,8 +52,10 @@ def lsp(
 
 app.command(short_help="Continue prompts.")(generate.generate)
 app.command(short_help="Write down every step of decoding, as a page or as JSON lines.")(trace.trace)
+app.command(short_help="A page of this machine on which schedulers decode side by side.")(play.play)
 app.command(short_help="The paper's tables: what every scheduler solves and costs.")(compare.compare)
 app.command(short_help="Every scheduler on a grid of options: the frontier of accuracy and cost.")(tune.tune)
+app.command("growth", short_help="How the cost of an answer grows with its length.")(growth.grow)
 app.command("eval", short_help="Run tasks of lm-evaluation-harness.", context_settings=evaluation.PASSES_ON)(
     evaluation.evaluate
 )

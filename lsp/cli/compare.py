@@ -39,13 +39,17 @@ Tasks = Annotated[
     typer.Option(
         "--task",
         metavar="NAME",
-        help=f"{', '.join(TASKS)}, or a file of JSON lines with prompt (or question) and answer. May be repeated.",
+        help=f"{', '.join(TASKS)}, one of these after infill- (lines of each answer are missing), "
+        "or a file of JSON lines with prompt (or question) and answer. May be repeated.",
         show_default="all that tiny was trained for",
     ),
 ]
 Count = Annotated[int, typer.Option("--problems", metavar="N", min=1, help="Problems per task.")]
 Split = Annotated[str, typer.Option(metavar="NAME", help=f"Split of the embedded tasks: {', '.join(SPLITS)}.")]
 ProblemSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Which problems of the split.")]
+Template = Annotated[
+    int, typer.Option(metavar="N", help="Wording of the embedded tasks' prompts: 0, or 1, which was trained less.")
+]
 Batch = Annotated[int, typer.Option(metavar="N", min=1, help="How many problems are decoded, and timed, in one call.")]
 Judge = Annotated[
     str | None,
@@ -65,6 +69,7 @@ def compare(
     problems: Count = 100,
     split: Split = "test",
     seed: ProblemSeed = 1,
+    template: Template = 0,
     model: o.Model = "tiny",
     dtype: o.Dtype = None,
     mask_id: o.MaskId = None,
@@ -114,14 +119,17 @@ def compare(
     for path in out or ():
         check_output(path, tables.FORMATS)
     check_plot(plot)
-    sets = problem_sets(task, n=problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
+    drawn = {"n": problems, "split": split, "seed": seed, "template": template}
+    sets = problem_sets(task, chat=o.wants_chat(model, chat), judge=judge, **drawn)
     device = str(own_device(device)) if in_torchrun() else device
     network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
     rows_of_paper = comparison.paper_settings(block_length)
-    settings = [setting for setting in rows_of_paper if setting.possible(network.config.vocab_size)]
-    settings = [setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in settings]
+    all_settings = [
+        setting if stop else comparison.with_tail(setting) for stop in TAILS[tail] for setting in rows_of_paper
+    ]
     lengths = {each.name: o.region(model, max_new_tokens, each.region) for each in sets}
     about: dict[str, Any] = {"model": model, "problems": max(map(len, sets)), "split": split, "seed": seed}
+    about |= {"template": template} if template else {}
     same = len(set(lengths.values())) == 1
     about |= {
         "max_new_tokens": next(iter(lengths.values())) if same else lengths,
@@ -143,6 +151,7 @@ def compare(
     rows: list[dict[str, Any]] = []
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:
+        settings = [setting for setting in all_settings if setting.possible(network.config.vocab_size, each)]
         total = -(-comparison.total_of(each, settings, batch, flips) // workers.size)
         failure: comparison.NotJudgedError | None = None
         arguments |= {"max_new_tokens": lengths[each.name]}

@@ -77,9 +77,9 @@ class Solver:
         return [Solved(problem, name, answer, right) for name, answer, right in each]
 
     def traces(self, problem: Problem) -> list[lsp.Trace]:
-        """The traces of LSP and of the rival that commits scattered tokens."""
+        """The traces of LSP and of Full, which differ visibly on every problem."""
         given = {**self.given, "max_new_tokens": region(problem.task)}
-        each = [SCHEDULERS[LSP], SCHEDULERS[THRESHOLD]]
+        each = [SCHEDULERS[LSP], SCHEDULERS[FULL]]
         return [lsp.trace(self.model, problem.prompt, **given, **how)[0] for how in each]
 
 
@@ -99,7 +99,7 @@ def run(console: Console, problems: int, page: Path) -> None:
     console.print(terminal.table(groups | {"all": total(all_solved)}, base=FULL))
     console.print(f"\n{NOTE}\n")
     first = all_solved[0].problem
-    write(page, solver.traces(first), title=f"LSP and Threshold 0.9: {first.task}")
+    write(page, solver.traces(first), title=f"LSP and Full: {first.task}")
     where = Text(f"Every pass over the {first.task} problem, to step through in a browser: {page.absolute()}")
     console.print(where, soft_wrap=True)
 

@@ -122,6 +122,14 @@ Lookahead = Annotated[
         show_default="what the scheduler brings along: 64 for lsp, else none",
     ),
 ]
+Recompute = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Keep the last N tokens before the first mask out of the cache: every pass computes them anew.",
+        show_default="what the scheduler brings along: 24 for sliding, else 0",
+    ),
+]
 Cache = Annotated[
     str | None,
     typer.Option(
@@ -230,11 +238,11 @@ def read_text(file: str) -> str:
         raise ValueError(f"Invalid {file}: expected text in UTF-8, got {error}") from None
 
 
-def region(model: str, max_new_tokens: int | None, needed: int = 0) -> int:
-    """How many masks follow a prompt: as asked, or as usual, and at least as many as the task needs."""
-    if max_new_tokens is not None:
-        return max_new_tokens
-    return max(REGION if model == EMBEDDED else 128, needed)
+def region(model: str, max_new_tokens: int | None, needed: int | None = None) -> int:
+    """How many masks follow a prompt: as asked; none if the task needs none; else as usual."""
+    if max_new_tokens is not None or needed == 0:
+        return max_new_tokens or 0
+    return max(REGION if model == EMBEDDED else 128, needed or 0)
 
 
 def wants_chat(model: str, chat: bool | None) -> bool:
@@ -264,6 +272,7 @@ def decoding(
     delimiter_confidence: DelimiterConfidence = None,
     lookahead: Lookahead = None,
     cache: Cache = None,
+    recompute: Recompute = None,
     refresh_every: RefreshEvery = None,
     refresh_scattered: RefreshScattered = None,
     stop_early: StopEarly = None,
@@ -284,6 +293,7 @@ def decoding(
         "delimiter_confidence": delimiter_confidence,
         "lookahead": lookahead,
         "cache": cache,
+        "recompute": recompute,
         "refresh_every": refresh_every,
         "refresh_scattered": refresh_scattered,
         "stop_early": stop_early,

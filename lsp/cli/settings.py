@@ -33,7 +33,7 @@ def scheduler(name: str | None = None, settings: Sequence[str] = ()) -> Schedule
         if not equals or (key not in own and key not in of_rule):
             raise ValueError(f"Invalid setting {setting!r} of {name}: expected name=value with {known(name)}")
         target, hints = (values, own) if key in own else (rule_values, of_rule)
-        target[key] = _parse(key, hints[key], text)
+        target[key] = value(key, hints[key], text)
     if of_rule:
         values["rule"] = replace(out.rule, **rule_values)
     changed: Scheduler = replace(out, **values)
@@ -42,11 +42,16 @@ def scheduler(name: str | None = None, settings: Sequence[str] = ()) -> Schedule
 
 def known(name: str) -> str:
     """What can be set of a scheduler, with its defaults, in words."""
+    return ", ".join(f"{key}={text}" for key, text in defaults(name).items())
+
+
+def defaults(name: str) -> dict[str, str]:
+    """What can be set of a scheduler: names, and the defaults as text."""
     out: Any = scheduler_of(name)
-    items = [f"{key}={_show(getattr(out, key))}" for key in _hints(out)]
+    found = {key: shown(getattr(out, key)) for key in _hints(out)}
     if hasattr(out, "rule"):
-        items += [f"{key}={_show(getattr(out.rule, key))}" for key in _hints(out.rule)]
-    return ", ".join(items)
+        found |= {key: shown(getattr(out.rule, key)) for key in _hints(out.rule)}
+    return found
 
 
 def names() -> str:
@@ -58,11 +63,12 @@ def _hints(instance: Any) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields(instance) if f.init and f.name != "rule"}
 
 
-def _show(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as it is written in a setting."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
 
 
-def _parse(name: str, hint: Any, text: str) -> Any:
+def value(name: str, hint: Any, text: str) -> Any:
     """A value of the type that a field is declared with."""
     try:
         return _value(hint, text)
@@ -108,4 +114,4 @@ def _words(hint: Any) -> str:
     return WORDS[hint]
 
 
-__all__ = ["known", "names", "scheduler"]
+__all__ = ["NAMES", "defaults", "known", "names", "scheduler", "shown", "value"]

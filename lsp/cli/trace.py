@@ -1,4 +1,4 @@
-"""``lsp trace``: every step of decoding, as a page or as JSON lines."""
+"""``lsp trace``: every step of decoding, as a page, as JSON lines, or as a picture."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ import typer
 import lsp
 from lsp.cli import options as o
 from lsp.cli import settings
-from lsp.files import check_writable
+from lsp.files import check_writable, write_whole
 from lsp.tiny.tasks import MOST, TASKS, region
 from lsp.tiny.tasks import generate as problems
 from lsp.tracing.html import write as write_page
+
+FORMATS = (".html", ".jsonl", ".svg", ".gif")
 
 
 @o.decodes
 def trace(
     how: o.Decoding,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where to write: a page .html, or JSON lines .jsonl.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="Where to write: a page .html, JSON lines .jsonl, a picture .svg or .gif."),
+    ],
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The text to continue.", show_default="see --task")
     ] = None,
@@ -33,7 +38,10 @@ def trace(
     ] = 0,
     against: Annotated[
         str, typer.Option(metavar="NAME", help="A scheduler to show beside it, e.g. --against full, or none.")
-    ] = "threshold",
+    ] = "full",
+    at: Annotated[
+        int, typer.Option("--pass", metavar="N", min=1, help="Which pass a picture .svg shows, e.g. --pass 7.")
+    ] = 4,
     saved: Annotated[
         list[Path] | None,
         typer.Option("--from", metavar="FILE", help="Make the page from saved .jsonl traces. May be repeated."),
@@ -45,16 +53,17 @@ def trace(
       lsp trace out.html
       lsp trace out.html --task sudoku --index 2 --against full
       lsp trace out.html "Use 3, 5 and 7 to make 15."
-      lsp trace a.jsonl                    also writes a.threshold.jsonl
-      lsp trace out.html --from a.jsonl --from a.threshold.jsonl
+      lsp trace a.jsonl                    also writes a.full.jsonl
+      lsp trace out.html --from a.jsonl --from a.full.jsonl
+      lsp trace slide.svg --pass 3         one pass as a picture; slide.gif moves
     """
-    if out.suffix not in (".html", ".jsonl"):
-        raise ValueError(f"Invalid OUT: expected a name that ends in .html or .jsonl, got {out}")
+    if out.suffix not in FORMATS:
+        raise ValueError(f"Invalid OUT: expected a name that ends in {', '.join(FORMATS)}, got {out}")
     if saved:
-        if prompt is not None or file is not None or out.suffix != ".html":
-            raise ValueError("Invalid --from: expected a page to write and no prompt, got something else")
+        if prompt is not None or file is not None or out.suffix == ".jsonl":
+            raise ValueError("Invalid --from: expected a page or a picture to write and no prompt, got something else")
         check_writable(out)
-        return write({out: [lsp.Trace.load(path) for path in saved]})
+        return write(out, [lsp.Trace.load(path) for path in saved], at)
     rivals = {how.name: how.scheduler}
     if against not in ("none", *rivals):
         rivals[against] = settings.scheduler(against)
@@ -68,9 +77,8 @@ def trace(
         arguments["max_new_tokens"] = o.region(how.model, how.asked.max_new_tokens, region(task))
     with o.saying_what_was_committed(tokenizer):
         traces = [lsp.trace(network, how.inputs([text]), scheduler=one, **arguments)[0] for one in rivals.values()]
-    if out.suffix == ".html":
-        return write({out: traces})
-    write({path: [one] for path, one in zip(paths, traces, strict=True)})
+    for path, part in zip(paths, [[one] for one in traces] if out.suffix == ".jsonl" else [traces], strict=True):
+        write(path, part, at)
 
 
 def the_prompt(prompt: str | None, file: str | None, task: str, index: int) -> str:
@@ -88,10 +96,14 @@ def the_prompt(prompt: str | None, file: str | None, task: str, index: int) -> s
     return problem.prompt
 
 
-def write(files: dict[Path, Sequence[lsp.Trace]]) -> None:
-    for path, traces in files.items():
-        if path.suffix == ".html":
-            write_page(path, traces)
-        else:
-            traces[0].save(path)
-        print(f"wrote {path}")
+def write(path: Path, traces: Sequence[lsp.Trace], at: int) -> None:
+    """Writes traces in the format that the name asks for; a picture shows pass `at`, or moves."""
+    if path.suffix == ".html":
+        write_page(path, traces)
+    elif path.suffix == ".jsonl":
+        traces[0].save(path)
+    else:
+        from lsp.tracing import pictures
+
+        write_whole(path, pictures.still(traces, at) if path.suffix == ".svg" else pictures.animated(traces))
+    print(f"wrote {path}")

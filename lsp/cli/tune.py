@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ def tune(
     problems: c.Count = 50,
     split: c.Split = "dev",
     seed: c.ProblemSeed = 2,
+    template: c.Template = 0,
     model: o.Model = "tiny",
     dtype: o.Dtype = None,
     mask_id: o.MaskId = None,
@@ -57,11 +58,12 @@ def tune(
         seen = [row for path in start for row in results.read(path)]
         kept = verdict.worth_another_look(seen) | {preset}
         candidates = [each for each in candidates if each.name in kept or verdict.always_shown(each)]
-    sets = c.problem_sets(task, n=problems, split=split, seed=seed, chat=o.wants_chat(model, chat), judge=judge)
+    drawn = {"n": problems, "split": split, "seed": seed, "template": template}
+    sets = c.problem_sets(task, chat=o.wants_chat(model, chat), judge=judge, **drawn)
     network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
-    candidates = [each for each in candidates if each.setting.possible(network.config.vocab_size)]
     lengths = {each.name: o.region(model, max_new_tokens, each.region) for each in sets}
-    about = {"model": model, "split": split, "seed": seed}
+    about: dict[str, Any] = {"model": model, "split": split, "seed": seed}
+    about |= {"template": template} if template else {}
     about["dtype"] = str(network.dtype).removeprefix("torch.")
     assert network.source is not None
     about["weights"] = fingerprint(network.source)
@@ -71,11 +73,12 @@ def tune(
             grid.results(out, about, each, lengths[each.name])
         for each in sets:
             given = {"max_new_tokens": lengths[each.name], **arguments}
-            with c.bar(each.name, len(candidates)) as advance:
-                grid.run(network, each, candidates, out, about=about, advance=advance, **given)
+            here = [one for one in candidates if one.setting.possible(network.config.vocab_size, each)]
+            with c.bar(each.name, len(here)) as advance:
+                grid.run(network, each, here, out, about=about, advance=advance, **given)
     asked = {(each.name, len(each)) for each in sets}
     rows = [row for row in grid.results(out, about) if (row["task"], row["n"]) in asked]
-    print(printable(verdict.verdict(rows, preset)), end="")
+    print(printable(verdict.verdict(rows, preset) + verdict.over_all_tasks(rows, preset)), end="")
     if plot is not None:
         draw(rows, plot, group="family")
         print(f"wrote {plot}")

@@ -164,7 +164,7 @@ class Canvas:
             self.frozen = 0
         front_end = block.begin if options.by_block else first
         # A shifted model predicts the first mask from the token before it, which therefore stays in the pass.
-        self.append = 0 if options.exact else max(0, front_end - self.shifted - self.frozen)
+        self.append = 0 if options.exact else max(0, front_end - options.recompute - self.shifted - self.frozen)
         self.pass_begin, self.pass_end = self.frozen, self.end
         if options.lookahead is not None:
             last = first if options.block_length is None else self.block_end

@@ -47,7 +47,8 @@ class Twin:
             return
         if anew:
             self.frozen = 0
-        self.append = 0 if canvas.options.exact else canvas.frozen + canvas.append + self.offset - self.frozen
+        kept = max(self.frozen, canvas.frozen + canvas.append + self.offset)  # a short prompt may all be recomputed
+        self.append = 0 if canvas.options.exact else kept - self.frozen
         end = canvas.pass_end + self.offset
         self.pass_positions = np.concatenate([np.arange(self.frozen, end), canvas.context + self.offset])
 

@@ -32,6 +32,9 @@ class Options:
         everything is computed anew in the first pass of each block, and nothing is frozen past the block's start.
         ``"dual"`` is Fast-dLLM's other one: the first pass of each block also keeps the masks after it, and later
         passes run the block alone. ``"none"`` computes everything in every pass, which is exact.
+    recompute : int
+        So many of the tokens before the first mask (before the block, with ``cache="block"``) stay out of the cache
+        and are computed anew in every pass, because they see most of what is committed after them (DSB's window).
     refresh_every : int, optional
         After this many passes everything is computed anew. 1 is the same as ``cache="none"``.
     refresh_scattered : bool
@@ -63,6 +66,7 @@ class Options:
     delimiter_confidence: float = 0.3
     lookahead: int | None = None
     cache: Literal["prefix", "block", "dual", "none"] = "prefix"
+    recompute: int = 0
     refresh_every: int | None = None
     refresh_scattered: bool = False
     stop_early: bool = True
@@ -96,6 +100,8 @@ class Options:
         if self.cache == "dual" and self.blocks == "delimiter":
             known = "blocks whose end is known before their first pass"
             raise ValueError(f"Invalid cache: 'dual' expects {known}, got blocks='delimiter'")
+        if as_integer("recompute", self.recompute, 0) and self.cache == "dual":
+            raise ValueError(f"Invalid recompute: expected 0 with cache='dual', got {self.recompute}")
         if not 0 <= self.temperature <= HIGHEST_TEMPERATURE:
             raise ValueError(f"Invalid temperature: expected a number from 0 to 1e30, got {self.temperature!r}")
         self._check_filters()

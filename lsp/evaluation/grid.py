@@ -50,20 +50,12 @@ class Candidate:
 def loops(*, all_at_once: bool = False) -> list[Options]:
     """The grid of loop options, for every scheduler the same. To commit `all_at_once` needs all masks in a pass."""
     whole, blocks = Options(), Options(block_length=16)
-    out = [
-        replace(whole, stop_early=False),
-        whole,
-        replace(whole, cache="none"),
-        replace(whole, refresh_scattered=True),
-    ]
-    out += [blocks, replace(blocks, cache="block"), replace(blocks, block_length=32, cache="block")]
+    out = [whole, replace(whole, cache="none"), blocks]
+    out += [replace(blocks, block_length=length, cache="block") for length in (16, 32)]
     if not all_at_once:
-        out += [replace(whole, lookahead=ahead) for ahead in (64, 32)]
-        out += [
-            Options(lookahead=64, refresh_scattered=True),
-            replace(blocks, lookahead=32),
-            replace(blocks, cache="dual"),
-        ]
+        ahead = Options(lookahead=64)
+        out += [ahead, replace(ahead, cache="none"), replace(ahead, recompute=16)]
+        out += [replace(ahead, refresh_scattered=True), replace(blocks, cache="dual")]
     return out
 
 
@@ -73,24 +65,31 @@ def prefixes() -> list[LongestStablePrefix]:
     return [LongestStablePrefix(rule, islands) for islands in (None, rule.floor)]
 
 
-def variants(preset: LongestStablePrefix) -> list[LongestStablePrefix]:
-    """The neighbours of a preset, in every parameter of the rule and of islands."""
-    rule = preset.rule
+def variants(preset: LongestStablePrefix) -> list[tuple[LongestStablePrefix, Options]]:
+    """The neighbours of a preset: in every parameter of the rule and of islands, and in the loop."""
+    rule, loop = preset.rule, preset.options
     rules = [
-        *(replace(rule, floor=floor) for floor in (1.0, 2.0, 2.5, 3.5, 4.5, 6.0, 8.0)),
-        *(replace(rule, snap=True, no_delimiter="keep", window=window) for window in (1, 2, 4, 8, 16)),
+        *(replace(rule, floor=floor) for floor in (2.0, 2.5, 3.0, 3.5, 4.5, 5.0, 6.0, 8.0)),
+        *(replace(rule, snap=True, no_delimiter="keep", window=window) for window in (1, 4, 16)),
         replace(rule, snap=True, no_delimiter="minimum"),
     ]
-    capped = [replace(rule, beta=beta) for beta in (0.25, 0.5, 0.75)]
     levels = [replace(preset, islands=level) for level in (2.0, 3.0, 5.0, 6.0, 8.0)]
-    return [
+    lower = LongestStablePrefix(replace(rule, floor=2.0), islands=3.0)
+    schedulers = [
         *(replace(preset, rule=each) for each in rules),
-        *(LongestStablePrefix(each, islands=None) for each in capped),
+        LongestStablePrefix(replace(rule, beta=0.5), islands=None),
         *levels,
-        *(replace(level, stuck="best") for level in (preset, *levels)),
-        *(replace(each, stable=2) for each in (preset, LongestStablePrefix(replace(rule, floor=2.0)))),
-        replace(preset, stable=3),
+        *(replace(level, stuck="best") for level in (preset, *levels[:2])),
+        *(replace(each, stable=2) for each in (preset, lower)),
     ]
+    once = replace(loop, refresh_scattered=False)
+    around = [
+        *(replace(loop, lookahead=ahead) for ahead in (None, 32, 48, 96, 128)),
+        *(replace(loop, recompute=last) for last in (8, 16, 32)),
+        *(replace(once, recompute=last, lookahead=ahead) for last in (8, 24, 32) for ahead in (48, 64)),
+        replace(loop, refresh_every=4, refresh_scattered=False),
+    ]
+    return [*((scheduler, loop) for scheduler in schedulers), *((preset, each) for each in around)]
 
 
 def rivals() -> dict[str, Sequence[Any]]:
@@ -98,11 +97,11 @@ def rivals() -> dict[str, Sequence[Any]]:
     return {
         "Threshold": [Threshold(p) for p in (0.9, 0.95, 0.98, 0.99, 0.995)],
         "Factor": [Factor(f) for f in (0.1, 0.25, 0.5, 1.0)],
-        "Frechet": [Frechet(delta) for delta in (0.25, 0.5, 0.75, 0.85, 0.95)],
-        "EntropyBound": [EntropyBound(gamma) for gamma in (0.001, 0.01, 0.03, 0.1, 0.5)],
+        "Frechet": [Frechet(delta) for delta in (0.25, 0.75, 0.85, 0.95)],
+        "EntropyBound": [EntropyBound(gamma) for gamma in (0.001, 0.01, 0.03, 0.1)],
         "LocalLeap": [LocalLeap(*each) for each in ((0.9, 0.75), (0.95, 0.85), (0.98, 0.9), (0.99, 0.95))],
-        "Less": [Less(*each) for each in ((0.75, 2), (0.9, 2), (0.95, 2), (0.98, 2), (0.9, 3))],
-        "Klass": [Klass(*each) for each in ((0.9, 0.01), (0.6, 0.015), (0.95, 0.01), (0.9, 0.1), (0.98, 0.1))],
+        "Less": [Less(*each) for each in ((0.75, 2), (0.9, 2), (0.95, 2), (0.98, 2))],
+        "Klass": [Klass(*each) for each in ((0.9, 0.01), (0.95, 0.01), (0.9, 0.1), (0.98, 0.1))],
         "Full": [Full()],
     }
 
@@ -123,14 +122,19 @@ def early_exits() -> dict[str, Sequence[Any]]:
 def with_own_blocks() -> list[tuple[str, Any, Options]]:
     """The rivals whose idea is the block, with loops of their own."""
     levels, lengths = (0.9, 0.95, 0.98, 0.99), (16, 32)
-    delimited = [Options(length, "delimiter", sure) for length, sure in product(lengths, (0.3, 0.5))]
-    delimited += [replace(each, cache="block") for each in delimited]
-    ada = [("AdaBlock", AdaBlock(p), each) for p, each in product(levels, delimited)]
-    sliding = [
-        ("SlidingBlock", SlidingBlock(p), Options(length, "sliding", lookahead=ahead))
-        for p, length, ahead in product(levels, (8, *lengths), (None, 32))
+    delimited = [Options(length, "delimiter", cache=cache) for length in lengths for cache in ("block", "prefix")]
+    window = SlidingBlock().options.recompute
+    sliding = [Options(length, "sliding", recompute=window) for length in lengths]
+    sliding += [Options(length, "sliding", lookahead=64, recompute=last) for length in lengths for last in (0, window)]
+    return [
+        *(("AdaBlock", AdaBlock(p), each) for p, each in product(levels, delimited)),
+        *(("SlidingBlock", SlidingBlock(p), each) for p, each in product(levels, sliding)),
     ]
-    return [*ada, *sliding]
+
+
+def as_fast_dllm() -> list[Options]:
+    """Fast-dLLM's own loop: both its caches, and a stop ends nothing, so that the tail is decoded."""
+    return [Options(length, cache=cache, stop_early=False) for length in (16, 32) for cache in ("block", "dual")]
 
 
 def grid() -> list[Candidate]:
@@ -144,7 +148,8 @@ def grid() -> list[Candidate]:
     pairs += [("Full", Full(), Options(block_length=8, cache=cache)) for cache in ("prefix", "none")]
     pairs += with_own_blocks()
     preset = LongestStablePrefix()
-    pairs += [("LSP", scheduler, preset.options) for scheduler in variants(preset)]
+    pairs += [("LSP", scheduler, loop) for scheduler, loop in variants(preset)]
+    pairs += [("Threshold", Threshold(), loop) for loop in as_fast_dllm()]
     out = [Candidate(family, Setting(describe(scheduler, loop), scheduler, loop)) for family, scheduler, loop in pairs]
     return list({candidate.name: candidate for candidate in out}.values())
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lsp.evaluation.growth import COSTS as GROWING
+from lsp.evaluation.growth import by_setting, exponent
 from lsp.evaluation.tables import tasks
 from lsp.extras import needed_by
 from lsp.files import write_whole
@@ -23,15 +25,7 @@ def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, group: str = "sche
     Rows of the same `group` share a colour; where there are several, a line joins those that no other of them beats in
     both accuracy and cost.
     """
-    if Path(path).suffix not in FORMATS:
-        raise ValueError(f"Invalid plot: expected a file name with {', '.join(FORMATS)}, got {str(path)!r}")
-    with needed_by("a plot"):
-        import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import LogLocator
-
+    pyplot = _pyplot(path)
     groups = list(dict.fromkeys(row[group] for row in rows))
     colours = pyplot.get_cmap("tab10" if len(groups) <= 10 else "tab20")
     styles = {
@@ -46,13 +40,68 @@ def plot(rows: Sequence[dict[str, Any]], path: str | Path, *, group: str = "sche
             for name, style in styles.items():
                 _draw(axis, [row for row in rows if (row["task"], row[group]) == (task, name)], cost, name, style)
             axis.set(xscale="log", xlabel=label, title=task)
-            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.xaxis.set_major_formatter("{x:g}")
-            axis.xaxis.set_minor_formatter("")
-            axis.grid(alpha=0.3, which="both", linewidth=0.4)
+            _logarithmic(axis, axis.xaxis)
         axes[0].set_ylabel("solved, %")
     handles = {label: handle for axis in grid.flat for handle, label in zip(*axis.get_legend_handles_labels())}  # noqa: B905
     figure.legend(handles.values(), handles, loc="outside right upper", fontsize="small", frameon=False)
+    _write(figure, path)
+
+
+def plot_growth(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
+    """Writes a picture of the rows of `lsp.evaluation.growth.measure`: each cost over the length of the answer."""
+    pyplot = _pyplot(path)
+    groups = by_setting(rows)
+    colours = pyplot.get_cmap("tab20")
+    figure, axes = pyplot.subplots(1, len(GROWING), figsize=(14, 5.4), layout="constrained")
+    for axis, cost in zip(axes, GROWING, strict=True):
+        for i, (name, own) in enumerate(groups.items()):
+            ours = name.startswith("LSP")
+            slope, _ = exponent(own, cost)
+            axis.plot(
+                [row["length"] for row in own],
+                [row[cost] for row in own],
+                color="black" if ours else colours(i % colours.N),
+                marker=MARKERS[i % len(MARKERS)],
+                linewidth=2.6 if ours else 1.3,
+                zorder=3 if ours else 2,
+                label=name,
+            )
+            axis.annotate(f" {slope:.2f}", (own[-1]["length"], own[-1][cost]), fontsize="x-small", va="center")
+        axis.set(xscale="log", yscale="log", xlabel="tokens of the answer", title=f"{cost} per answer")
+        for one in (axis.xaxis, axis.yaxis):
+            _logarithmic(axis, one)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    figure.suptitle("At the end of each line: the exponent of its growth", fontsize="medium")
+    _write(figure, path)
+
+
+def _pyplot(path: str | Path) -> Any:
+    """matplotlib's functions, without a window, once the name of the file is known to be good."""
+    if Path(path).suffix not in FORMATS:
+        raise ValueError(f"Invalid plot: expected a file name with {', '.join(FORMATS)}, got {str(path)!r}")
+    with needed_by("a plot"):
+        import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _logarithmic(axis: Any, one: Any) -> None:
+    """Plain numbers at 1, 2 and 5 of every decade on one axis of a plot, and a thin grid."""
+    from matplotlib.ticker import LogLocator
+
+    one.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    one.set_major_formatter("{x:g}")
+    one.set_minor_formatter("")
+    axis.grid(alpha=0.3, which="both", linewidth=0.4)
+
+
+def _write(figure: Any, path: str | Path) -> None:
+    from matplotlib import pyplot
+
     picture = io.BytesIO()
     figure.savefig(picture, format=Path(path).suffix[1:], dpi=150)
     pyplot.close(figure)

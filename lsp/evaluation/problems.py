@@ -6,12 +6,14 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lsp.evaluation.infilling import PREFIX, with_hole
 from lsp.prompts import Prompt
 from lsp.tiny import tasks
+from lsp.tiny.tasks.problem import PIECES
 
 NUMBER = re.compile(r"(?:(?<![\w.])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 
@@ -29,33 +31,49 @@ class Problems:
         `lsp.tiny.tasks.CouldNotJudge` where that cannot be known.
     fingerprint : str
         A hash of the prompts, of the right answers and of how they are compared.
-    region : int
-        Tokens that the longest answer needs, if the task says so, else 0.
+    region : int or None
+        Tokens that the longest answer needs, if the task says so; 0 if nothing is appended.
+    lengths : list of int
+        Tokens of the right answers, of an embedded task.
+    infilling : bool
+        Whether prompts have masks of their own.
     """
 
     name: str
     prompts: list[Prompt]
     judge: Callable[[Sequence[str]], list[bool]]
     fingerprint: str = ""
-    region: int = 0
+    region: int | None = None
+    lengths: list[int] = field(default_factory=list)
+    infilling: bool = False
 
     def __len__(self) -> int:
         return len(self.prompts)
 
 
 def load_problems(
-    task: str | Path, n: int, *, split: str = "test", seed: int = 1, chat: bool = False, judge: str | None = None
+    task: str | Path,
+    n: int,
+    *,
+    split: str = "test",
+    seed: int = 1,
+    template: int = 0,
+    level: int | None = None,
+    chat: bool = False,
+    judge: str | None = None,
 ) -> Problems:
     """The first `n` problems of a task of the embedded model, by its name, or of a file.
 
     Parameters
     ----------
     task : str or path
-        One of `lsp.tiny.tasks.TASKS`, or JSON lines with ``prompt`` (or ``question``) and ``answer``.
+        One of `lsp.tiny.tasks.TASKS`; ``infill-`` and one of them, whose answers lack some lines or sentences; or
+        JSON lines with ``prompt`` (or ``question``) and ``answer``.
     n : int
         The largest number of problems.
-    split, seed
-        For the embedded tasks: which of their disjoint splits, and which problems of it.
+    split, seed, template, level
+        For the embedded tasks: which of their disjoint splits, which problems of it, how prompts are worded, and how
+        difficult they are, by default at all levels.
     chat : bool
         Whether the prompts of a file go through the tokenizer's chat template.
     judge : {"number", "exact", "contains"}, optional
@@ -66,15 +84,12 @@ def load_problems(
         raise ValueError(f"Invalid n: expected at least one problem, got {n}")
     if judge is not None and judge not in JUDGES:
         raise ValueError(f"Invalid judge: expected {', '.join(JUDGES)}, got {judge!r}")
-    if str(task) in tasks.TASKS:
-        tasks.check_judge(str(task))
-        drawn = list(tasks.generate(str(task), n, split=split, seed=seed))
-        given: list[Prompt] = [problem.prompt for problem in drawn]
-        mark = _fingerprint(given, [problem.answer for problem in drawn])
-        return Problems(str(task), given, lambda texts: tasks.verify(drawn, texts), mark, tasks.region(str(task)))
+    if str(task).removeprefix(PREFIX) in tasks.TASKS:
+        return _embedded(str(task), n, split=split, seed=seed, template=template, level=level)
     path = Path(task)
     if not path.is_file():
-        raise ValueError(f"Invalid task: expected {', '.join(tasks.TASKS)} or a file of JSON lines, got {str(task)!r}")
+        names = f"{', '.join(tasks.TASKS)}, one of these after {PREFIX}, or a file of JSON lines"
+        raise ValueError(f"Invalid task: expected {names}, got {str(task)!r}")
     prompts, answers = zip(*_read(path, n), strict=True)
     judge = judge or ("number" if "####" in answers[0] else "exact")
     right = JUDGES[judge]
@@ -85,6 +100,26 @@ def load_problems(
         lambda texts: [right(t, a) for t, a in zip(texts, answers, strict=True)],
         _fingerprint(asked, answers, judge),
     )
+
+
+def _embedded(name: str, n: int, *, seed: int, **how: Any) -> Problems:
+    """Problems of an embedded task, or its answers with a hole in each."""
+    task = name.removeprefix(PREFIX)
+    tasks.check_judge(task)
+    drawn = list(tasks.generate(task, n, seed=seed, **how))
+    answers = [problem.answer for problem in drawn]
+    lengths = [len(re.findall(PIECES, answer)) for answer in answers]
+    if task == name:
+        prompts: list[Prompt] = [problem.prompt for problem in drawn]
+        mark = _fingerprint(prompts, answers)
+        return Problems(name, prompts, lambda texts: tasks.verify(drawn, texts), mark, tasks.region(task), lengths)
+    holes = [with_hole(problem, seed) for problem in drawn]
+    prompts = [hole.prompt for hole in holes]
+
+    def judge(texts: Sequence[str]) -> list[bool]:
+        return tasks.verify(drawn, [hole.answer(text) for hole, text in zip(holes, texts, strict=True)])
+
+    return Problems(name, prompts, judge, _fingerprint(prompts, answers), 0, lengths, infilling=True)
 
 
 def _fingerprint(*content: Any) -> str:

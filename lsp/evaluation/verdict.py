@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
+from statistics import geometric_mean, mean
 from typing import Any
 
 from lsp.evaluation.grid import Candidate
@@ -13,7 +14,7 @@ from lsp.evaluation.plot import COSTS, frontier
 
 SHOWN = 4
 NO_RIVALS = ("LSP", "Full")
-FAST_DLLM = re.compile(r"Threshold block_length=\d+ cache=(block|dual)")  # with its default p
+FAST_DLLM = re.compile(r"Threshold block_length=\d+ cache=(block|dual)( stop_early=False)?")  # with its default p
 
 
 def worth_another_look(rows: Sequence[dict[str, Any]]) -> set[str]:
@@ -44,13 +45,73 @@ def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:
             "the best Full": [row for row in here if row["family"] == "Full" and row["accuracy"] == best],
             "as accurate, no more passes": _beating(rivals, ours, "passes"),
             "as accurate, no more positions": _beating(rivals, ours, "positions"),
-            "Fast-dLLM": [row for row in here if FAST_DLLM.fullmatch(row["name"])],
+            "Fast-dLLM's loop": [row for row in here if FAST_DLLM.fullmatch(row["name"]) and _own_loop(row)],
+            "Fast-dLLM's caches, our loop": [
+                row for row in here if FAST_DLLM.fullmatch(row["name"]) and not _own_loop(row)
+            ],
         }
         for name, found in named.items():
             found.sort(key=lambda row: (-row["accuracy"], row["passes"]))
             out += "".join(_line(f"{name}: {row['name']}", row, ours) for row in found[:SHOWN])
             if not SHOWN >= len(found) > 0:
                 out += f"| {name}: {f'{len(found) - SHOWN} more' if found else 'none'} | | | | |\n"
+    return out
+
+
+def over_all_tasks(rows: Sequence[dict[str, Any]], preset: str, families: Collection[str] = ("LSP",)) -> str:
+    """Markdown: the settings of some families that no other of them beats in mean accuracy, passes and positions.
+
+    Only those that were run on every task. Costs are geometric means over the tasks, as multiples of the preset's; the
+    last column has the task where most is lost against the best Full.
+    """
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    best = {
+        task: max((r["accuracy"] for r in rows if (r["task"], r["family"]) == (task, "Full")), default=None)
+        for task in tasks
+    }
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row["family"] in families or row["name"] == preset:
+            found.setdefault(row["name"], {})[row["task"]] = row
+    whole = {name: own for name, own in found.items() if len(own) == len(tasks)}
+    if preset not in whole:
+        return ""
+    means = [_mean(name, own, whole[preset], best) for name, own in whole.items()]
+    kept = {each["name"] for each in frontier(means, *COSTS)} | {preset}
+    out = "\n## Over all tasks\n\n| | solved, % | passes | positions | most is lost against Full |\n"
+    out += "|---|---:|---:|---:|---|\n"
+    for each in sorted((each for each in means if each["name"] in kept), key=lambda each: -each["accuracy"]):
+        name = "the preset" if each["name"] == preset else each["name"]
+        solved = f"{100 * each['accuracy']:.1f} | {each['passes']:.2f}x | {each['positions']:.2f}x"
+        out += f"| {name} | {solved} | {each['lost']} |\n"
+    return out
+
+
+def _mean(
+    name: str, own: dict[str, dict[str, Any]], preset: dict[str, dict[str, Any]], best: dict[str, float | None]
+) -> dict[str, Any]:
+    """One setting over all tasks."""
+    costs = {cost: geometric_mean(row[cost] / preset[task][cost] for task, row in own.items()) for cost in COSTS}
+    lost = {task: 100 * (row["accuracy"] - full) for task, row in own.items() if (full := best[task]) is not None}
+    worst = min(lost, key=lambda task: lost[task], default="")
+    words = f"{worst} {lost[worst]:+.1f}" if worst else ""
+    return {"name": name, "accuracy": mean(row["accuracy"] for row in own.values()), "lost": words, **costs}
+
+
+def _own_loop(row: dict[str, Any]) -> bool:
+    return str(row["name"]).endswith("stop_early=False")
+
+
+def best_of_families(rows: Sequence[dict[str, Any]], task: str, points: float = 2.0) -> dict[str, str]:
+    """Of each family the name of its cheapest setting, in positions, among those within `points` of its most accurate.
+
+    Full and settings that decode the tail are left out.
+    """
+    out = {}
+    for family in dict.fromkeys(row["family"] for row in rows if row["task"] == task and row["family"] != "Full"):
+        here = [r for r in rows if (r["task"], r["family"]) == (task, family) and not _own_loop(r)]
+        enough = max(row["accuracy"] for row in here) - points / 100
+        out[family] = min((r for r in here if r["accuracy"] >= enough), key=lambda r: r["positions"])["name"]
     return out
 
 

@@ -30,7 +30,10 @@ class AdaBlock(Threshold):
 
 @dataclass(frozen=True)
 class SlidingBlock(Threshold):
-    """A threshold in a block that slides with the first mask (DSB): ``blocks="sliding"``."""
+    """A threshold in a block that slides with the first mask (DSB): ``blocks="sliding"``.
+
+    The 24 tokens before the block are computed anew in every pass, as its authors do: ``recompute=24``.
+    """
 
     key: ClassVar[str] = "sliding"
 
@@ -40,4 +43,4 @@ class SlidingBlock(Threshold):
 
     @property
     def options(self) -> Options:
-        return Options(block_length=16, blocks="sliding")
+        return Options(block_length=16, blocks="sliding", recompute=24)

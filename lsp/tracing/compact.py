@@ -21,13 +21,21 @@ LARGEST_POSITION, MOST_VALUES = 2**20, 2**25
 
 def shorten(steps: Iterable[PassRecord]) -> list[dict[str, Any]]:
     """Passes as JSON objects, each to be read after the ones before."""
-    out: list[dict[str, Any]] = []
-    before: PassRecord | None = None
-    known: dict[str, dict[int, Any]] = {name: {} for name in VALUES}
-    for step in steps:
+    return list(map(Shortener(), steps))
+
+
+class Shortener:
+    """`shorten` for passes that come one after the other: the object of each, as soon as it is there."""
+
+    def __init__(self) -> None:
+        self._before: PassRecord | None = None
+        self._known: dict[str, dict[int, Any]] = {name: {} for name in VALUES}
+
+    def __call__(self, step: PassRecord) -> dict[str, Any]:
+        before, self._before = self._before, step
         line = {**vars(step), "rule": None if step.rule is None else asdict(step.rule)}
         for name in VALUES:
-            line[name] = _news(known[name], step.masks_in_pass, getattr(step, name))
+            line[name] = _news(self._known[name], step.masks_in_pass, getattr(step, name))
         line["masks"] = len(step.masks) if _begins_with(step.masks_in_pass, step.masks) else to_ranges(step.masks)
         line["masks_in_pass"] = to_ranges(step.masks_in_pass)
         if before is not None and step.masks_in_pass == following(before, step.end):
@@ -35,9 +43,7 @@ def shorten(steps: Iterable[PassRecord]) -> list[dict[str, Any]]:
         line["chosen"] = to_ranges(step.chosen)
         if step.rule is not None and step.rule.prefix_min == running_minimum(step.margins, len(step.rule.prefix_min)):
             line["rule"]["prefix_min"] = len(step.rule.prefix_min)
-        out.append({key: value for key, value in line.items() if key not in VALUES or value is not None})
-        before = step
-    return out
+        return {key: value for key, value in line.items() if key not in VALUES or value is not None}
 
 
 def expand(lines: Iterable[dict[str, Any]]) -> list[PassRecord]:

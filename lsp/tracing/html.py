@@ -8,7 +8,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from lsp.tracing.compact import shorten
 from lsp.tracing.records import Trace
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("expand.js", "state.js", "words.js", "chart.js", "trace.js")
+SHARED = tuple(ASSETS / f"{name}.js" for name in ("expand", "state", "words", "chart", "sequence", "view", "controls"))
+"""The scripts that show traces, here and in the playground."""
+
+SCRIPTS = (*SHARED, ASSETS / "trace.js")
 TITLE = "Decoding, pass by pass"
 
 
@@ -36,16 +39,17 @@ def page(traces: Sequence[Trace], *, title: str = TITLE) -> str:
     """
     if not traces:
         raise ValueError("Invalid traces: expected at least one, got none")
-    style = _read("trace.css")
-    script = '(() => {\n"use strict";\n' + "\n".join(map(_read, SCRIPTS)) + "})();\n"
+    style = read("trace.css")
+    script = script_of(SCRIPTS)
     parts = {
         "title": html.escape(title),
-        "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'",
+        "policy": f"default-src 'none'; script-src {hashed(script)}; style-src {hashed(style)}; base-uri 'none'",
         "style": style,
         "script": script,
-        "data": _json([vars(trace) | {"steps": shorten(trace.steps)} for trace in traces]),
+        "view": read("view.html"),
+        "data": as_json([vars(trace) | {"steps": shorten(trace.steps)} for trace in traces]),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("trace.html"))
+    return filled(read("trace.html"), parts)
 
 
 def write(path: str | Path, traces: Sequence[Trace], *, title: str = TITLE) -> None:
@@ -53,7 +57,17 @@ def write(path: str | Path, traces: Sequence[Trace], *, title: str = TITLE) -> N
     write_whole(path, page(traces, title=title))
 
 
-def _json(value: Any) -> str:
+def script_of(paths: Iterable[Path]) -> str:
+    """Scripts as one, which leaves nothing outside of itself."""
+    return '(() => {\n"use strict";\n' + "\n".join(map(source, paths)) + "})();\n"
+
+
+def filled(template: str, parts: dict[str, str]) -> str:
+    """The template with its parts; what they hold is not looked at again."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+
+
+def as_json(value: Any) -> str:
     """JSON that cannot end a script element: ASCII, without the characters that markup is made of."""
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -68,9 +82,14 @@ def _finite(value: Any) -> Any:
     return 1.7e308 if value == math.inf else value
 
 
-def _hash(text: str) -> str:
+def hashed(text: str) -> str:
+    """How a policy allows a script or a style by what it is."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _read(name: str) -> str:
-    return (ASSETS / name).read_text("utf-8")
+def read(name: str) -> str:
+    return source(ASSETS / name)
+
+
+def source(path: Path) -> str:
+    return path.read_text("utf-8")

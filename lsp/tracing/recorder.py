@@ -7,6 +7,7 @@ chosen: the commits are those of a run without it. Its seconds are not, so nothi
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -46,15 +47,19 @@ def trace(model: Any, prompts: Any, *, scheduler: Any = None, **arguments: Any) 
     run = Run(model, prompts, scheduler=recorder, **arguments)
     for _ in run:
         pass
-    return [_trace(run, recorder, b, out) for b, out in enumerate(run.generations())]
+    return [traced(run, recorder, b, out) for b, out in enumerate(run.generations())]
 
 
 class Recorder(Scheduler):
-    """A scheduler that chooses as another one does, and writes down what that saw."""
+    """A scheduler that chooses as another one does, and writes down what that saw.
+
+    `steps` are the records of each sequence by its number, `seconds` what the writing took.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.steps: dict[int, list[PassRecord]] = {}  # by the number of the sequence
+        self.steps: dict[int, list[PassRecord]] = {}
+        self.seconds = 0.0
 
     @property
     def options(self) -> Options:
@@ -68,12 +73,14 @@ class Recorder(Scheduler):
 
     def __call__(self, step: Step) -> list[Chosen]:
         chosen = self.scheduler(step)
+        begin = time.perf_counter()
         with step.unnoticed():  # a NaN that the scheduler has not looked at does not concern it
             every_mask = step.stats([canvas.masks_in_pass for canvas in step.canvases])
         for number, canvas, stats, what in zip(step.numbers, step.canvases, every_mask, chosen, strict=True):
             record = _record(canvas, stats, what, self.scheduler.shown_rule, step.vocabulary)
             record = replace(record, reason=self.scheduler.reason(record))  # of the exact numbers
             self.steps.setdefault(number, []).append(_rounded(record))
+        self.seconds += time.perf_counter() - begin
         return chosen
 
 
@@ -140,11 +147,11 @@ def _rounded(record: PassRecord) -> PassRecord:
     )
 
 
-def _trace(run: Run, recorder: Recorder, number: int, out: Generation) -> Trace:
+def traced(run: Run, recorder: Recorder, number: int, out: Generation) -> Trace:
+    """The trace of one sequence of a run, as far as it has come."""
     scheduler, steps, canvas = recorder.scheduler, recorder.steps.get(number, []), run.state.canvases[number]
     prompt = run.prompts[number][: canvas.start]
     ids = sorted({*prompt, *out.tokens}.union(*(step.tokens for step in steps)))
-    flags = run.vocabulary.flags.cpu()
     return Trace(
         scheduler=repr(scheduler),
         options=asdict(out.options),
@@ -161,11 +168,19 @@ def _trace(run: Run, recorder: Recorder, number: int, out: Generation) -> Trace:
         positions=out.positions,
         committed_in=out.committed_in,
         max_new_tokens=len(canvas.tokens) - canvas.start,
-        pieces={} if run.tokenizer is None else {token: run.tokenizer.decode([token]) for token in ids},
-        delimiters=[token for token in ids if int(flags[token]) & DELIMITER],
-        stops=[token for token in ids if int(flags[token]) & STOP],
         steps=steps,
+        **words_of(run, ids),
     )
+
+
+def words_of(run: Run, ids: list[int]) -> dict[str, Any]:
+    """What a trace says of the tokens that appear: `pieces`, `delimiters` and `stops`."""
+    flags = run.vocabulary.flags.cpu()
+    return {
+        "pieces": {} if run.tokenizer is None else {token: run.tokenizer.decode([token]) for token in ids},
+        "delimiters": [token for token in ids if int(flags[token]) & DELIMITER],
+        "stops": [token for token in ids if int(flags[token]) & STOP],
+    }
 
 
 def _finite(value: float) -> float | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -19,20 +20,46 @@ FORMAT, FORMAT_2, FORMAT_1 = "lsp trace 3", "lsp trace 2", "lsp trace 1"
 
 def save(trace: Trace, path: str | Path) -> None:
     """Writes the file; if that fails, an older one is kept."""
-    head = {"format": FORMAT} | {f.name: getattr(trace, f.name) for f in fields(trace) if f.name != "steps"}
-    lines = [head, *shorten(trace.steps)]
-    write_whole(path, "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines))
+    write_whole(path, to_text(trace))
+
+
+def to_text(trace: Trace) -> str:
+    """What the file holds."""
+    lines = [{"format": FORMAT, **head_of(trace)}, *shorten(trace.steps)]
+    return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
+
+
+def head_of(trace: Trace) -> dict[str, Any]:
+    """What concerns the whole: all but the passes."""
+    return {f.name: getattr(trace, f.name) for f in fields(trace) if f.name != "steps"}
 
 
 def load(path: str | Path) -> Trace:
     """Reads what `save` wrote, also in the two older formats. A file that is not whole, or none, is refused by name."""
-    try:
-        text = Path(path).read_text("utf-8").strip("\n")
-        head, *lines = (json.loads(line, parse_constant=_constant) for line in text.split("\n"))
+    return from_bytes(Path(path).read_bytes(), str(path))
+
+
+def from_bytes(data: bytes, name: str) -> Trace:
+    """`load` for what a file of that name holds."""
+    with _refused(name):
+        head, *lines = (json.loads(line, parse_constant=_constant) for line in data.decode().strip("\r\n").split("\n"))
         return _trace(head, lines)
+
+
+def from_lines(head: dict[str, Any], lines: list[dict[str, Any]], name: str) -> Trace:
+    """`load` for lines that are read already."""
+    with _refused(name):
+        return _trace(head, lines)
+
+
+@contextmanager
+def _refused(name: str) -> Iterator[None]:
+    """What cannot be read inside is refused by this name."""
+    try:
+        yield
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"Invalid {path}: expected JSON lines of {FORMAT!r}, got {what}") from error
+        raise ValueError(f"Invalid {name}: expected JSON lines of {FORMAT!r}, got {what}") from error
 
 
 def _trace(head: dict[str, Any], lines: list[dict[str, Any]]) -> Trace:

@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+FLAGS = (
+    "--headless=new",
+    "--hide-scrollbars",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+)
 TIMEOUT = 60.0
-KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35, "Tab": 9}
+KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Tab": 9, "Enter": 13, " ": 32}
+TEXTS = {"Enter": "\r", " ": " "}
 
 
 def find() -> str | None:
@@ -66,9 +74,10 @@ class Chromium:
                 return answer["result"]
             self.events.append(answer)
 
-    def open(self, path: Path) -> None:
+    def open(self, page: Path | str) -> None:
+        """Opens a file, or an address."""
         self.events.clear()
-        self("Page.navigate", url=path.as_uri())
+        self("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not self.seen("Page.loadEventFired"):
             self.events.append(self._receive())
 
@@ -80,8 +89,13 @@ class Chromium:
         return out["result"].get("value")
 
     def press(self, key: str) -> None:
-        for kind in ("rawKeyDown", "keyUp"):
-            self("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
+        text = {"text": TEXTS[key]} if key in TEXTS else {}
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            self("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key], **text)
+
+    def type(self, text: str) -> None:
+        """Types into what has the focus."""
+        self("Input.insertText", text=text)
 
     def click(self, selector: str) -> None:
         box = self.run(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({_box(selector)})")

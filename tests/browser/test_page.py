@@ -12,6 +12,7 @@ import lsp
 from lsp.tracing import html
 from tests import traces
 from tests.browser import chromium
+from tests.browser.looks import CONTRASTS, problems
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.browser
@@ -24,40 +25,6 @@ OPEN_ALL = """Promise.all([...document.querySelectorAll("details")].map((node) =
   node.addEventListener("toggle", () => done());
   node.open = true;
 })))"""
-# The contrast of every text with what is behind it; a canvas turns any colour into red, green and blue.
-CONTRASTS = """(() => {
-  const brush = Object.assign(document.createElement("canvas"), { width: 1, height: 1 })
-    .getContext("2d", { willReadFrequently: true });
-  const paint = (colours) => {
-    brush.clearRect(0, 0, 1, 1);
-    for (const colour of colours) { brush.fillStyle = colour; brush.fillRect(0, 0, 1, 1); }
-    return [...brush.getImageData(0, 0, 1, 1).data].slice(0, 3);
-  };
-  const light = (colours) => paint(colours).map((v) => v / 255)
-    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const out = {};
-  for (const node of document.querySelectorAll("body *")) {
-    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
-    if (!own || !node.getClientRects().length || node.disabled || node instanceof SVGElement) continue;
-    const behind = [];
-    for (let at = node; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
-    const pair = [light([...behind, getComputedStyle(node).color]), light(behind)].sort((a, b) => b - a);
-    const name = `${node.tagName} ${node.className}`;
-    out[name] = Math.min(out[name] ?? Infinity, (pair[0] + 0.05) / (pair[1] + 0.05));
-  }
-  return out;
-})()"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Chromium]:
-    program = chromium.find()
-    if program is None:
-        pytest.skip(f"no browser: none of {', '.join(chromium.NAMES)} is in the path")
-    out = chromium.Chromium(program, tmp_path_factory.mktemp("profile"))
-    yield out
-    out.close()
 
 
 @pytest.fixture
@@ -74,19 +41,6 @@ def show(browser: chromium.Chromium, folder: Path, *shown: lsp.Trace, width: int
     browser.size(width, 740)
     browser.prefer(color_scheme="dark" if dark else "light", reduced_motion="reduce")
     browser.open(path)
-
-
-def problems(browser: chromium.Chromium) -> list[object]:
-    browser.run("new Promise(requestAnimationFrame)")
-    urls = [request["request"]["url"] for request in browser.seen("Network.requestWillBeSent")]
-    errors = [call for call in browser.seen("Runtime.consoleAPICalled") if call["type"] in ("error", "warning")]
-    return [
-        *browser.seen("Runtime.exceptionThrown"),
-        *browser.seen("Log.entryAdded"),
-        *browser.seen("Page.javascriptDialogOpening"),
-        *errors,
-        *urls[1:],
-    ]
 
 
 def test_it_opens_with_the_first_pass(page: chromium.Chromium) -> None:

@@ -374,7 +374,10 @@ def test_a_text_that_begins_with_the_first_token_gets_no_second_one() -> None:
         ("pretrained=tiny,temperature=0.5", "Invalid temperature: expected it in gen_kwargs, beside do_sample, got it"),
         ("pretrained=tiny,block_length=0", "Invalid block_length: expected an integer from 1"),
         ("pretrained=tiny,cache=some", "Invalid cache: expected 'prefix', 'block', 'dual' or 'none', got 'some'"),
-        ("pretrained=tiny,dtype=int8", "Invalid dtype: expected float32, bfloat16, float16 or float64, got 'int8'"),
+        (
+            "pretrained=tiny,dtype=int4",
+            "Invalid dtype: expected float32, bfloat16, float16, float64 or int8, got 'int4'",
+        ),
         ("pretrained=tiny,delimiters=commas", "Invalid delimiters: expected "),
         (
             "pretrained=tiny,trust_remote_code=True",

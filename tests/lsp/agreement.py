@@ -31,6 +31,7 @@ def options(draw: st.DrawFn, lookahead: bool) -> dict:
         out["delimiter_confidence"] = draw(st.sampled_from([0.1, 0.3, 0.7]))
     if lookahead:
         out["lookahead"] = draw(st.sampled_from([None, None, 1, 2, 5, 0 if block else 3]))
+    out["recompute"] = draw(st.sampled_from([0, 0, 1, 3, 20]))
     if cache != "block":
         out["refresh_every"] = draw(st.sampled_from([None, None, 1, 2, 3]))
         out["refresh_scattered"] = draw(st.booleans())

@@ -62,6 +62,7 @@ def simulate(
     delimiter_confidence: float = 0.3,
     lookahead: int | None = None,
     cache: str = "prefix",
+    recompute: int = 0,
     refresh_every: int | None = None,
     refresh_scattered: bool = False,
     stop_early: bool = True,
@@ -113,7 +114,7 @@ def simulate(
         frozen = len(slots)
         # The front is the committed run after the frozen prefix. With shifted logits its last token predicts the mask.
         front_end = (block_start if cache == "block" else first) - (1 if shifted else 0)
-        append = 0 if exact else max(0, front_end - frozen)
+        append = 0 if exact else max(0, front_end - recompute - frozen)
 
         positions = [*range(frozen, end), *(p for p in given if end <= p < len(tokens))]
         rows = model([mask if token is None else token for token in tokens[: positions[-1] + 1]])

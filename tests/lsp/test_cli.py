@@ -210,7 +210,7 @@ def test_markup_in_an_answer_is_printed_as_it_is(run: Callable[..., Ran], monkey
 
 def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
     given = ["--block-length", 8, "--lookahead", 4, "--refresh-every", 3, "--no-stop-early", "--temperature", 0.5]
-    given += ["--no-refresh-scattered", "--top-p", 0.9, "--top-k", 7, "--cfg-scale", 0.25]
+    given += ["--no-refresh-scattered", "--recompute", 2, "--top-p", 0.9, "--top-k", 7, "--cfg-scale", 0.25]
     got = json.loads(run("generate", PROMPT, "--json", *NEW, *given, "--seed", 3, "--stop", "then").out)
     assert got["options"] == {
         "block_length": 8,
@@ -218,6 +218,7 @@ def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
         "delimiter_confidence": 0.3,
         "lookahead": 4,
         "cache": "prefix",
+        "recompute": 2,
         "refresh_every": 3,
         "refresh_scattered": False,
         "stop_early": False,
@@ -285,7 +286,7 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ("Invalid device: expected one such as cpu", ["generate", "x", "--device", "foo"]),
         ("Invalid dtype: expected float32", ["generate", "x", "--dtype", "foo"]),
         ("expected text in UTF-8, got 'a\\udcff'", ["generate", "a\udcff"]),
-        ("expected a name that ends in .html or .jsonl, got out.txt", ["trace", "out.txt"]),
+        ("expected a name that ends in .html, .jsonl, .svg, .gif, got out.txt", ["trace", "out.txt"]),
         ("Invalid task: expected one of arithmetic", ["trace", "out.jsonl", "--task", "foo"]),
         ("Invalid index: expected at least 0 and at most 4999, got -1", ["trace", "out.jsonl", "--index", "-1"]),
         ("at most 4999, got 99999999", ["trace", "out.jsonl", "--index", "99999999"]),
@@ -389,12 +390,13 @@ def test_without_the_extra_the_package_imports_and_the_command_says_what_is_miss
 
 
 def test_a_trace_and_its_rival_are_written_and_become_a_page(run: Callable[..., Ran], tmp_path: Path) -> None:
-    out, rival, page = tmp_path / "a.jsonl", tmp_path / "a.threshold.jsonl", tmp_path / "a.html"
+    out, rival, page = tmp_path / "a.jsonl", tmp_path / "a.full.jsonl", tmp_path / "a.html"
     assert run("trace", out, PROMPT, *NEW).out == f"wrote {out}\nwrote {rival}\n"
     first, second = lsp.Trace.load(out), lsp.Trace.load(rival)
     assert first.text == ANSWER
     assert first.scheduler.startswith("LongestStablePrefix")
-    assert second.scheduler.startswith("Threshold")
+    assert second.scheduler == "Full()"
+    assert second.passes > 2 * first.passes  # the default differs visibly
     assert run("trace", page, "--from", out, "--from", rival).out == f"wrote {page}\n"
     assert "<html" in page.read_text("utf-8")
 
@@ -410,8 +412,35 @@ def test_without_a_prompt_a_held_out_problem_is_traced(run: Callable[..., Ran], 
 
 def test_a_page_is_written_at_once(run: Callable[..., Ran], tmp_path: Path) -> None:
     page = tmp_path / "a.html"
-    assert run("trace", page, "--chat", PROMPT, *NEW, "--against", "full").out == f"wrote {page}\n"
+    assert run("trace", page, "--chat", PROMPT, *NEW, "--against", "threshold").out == f"wrote {page}\n"
     assert "<html" in page.read_text("utf-8")
+
+
+def test_a_picture_is_of_the_pass_that_is_asked_for(run: Callable[..., Ran], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pictures = []
+    for number in (1, 2):
+        picture = tmp_path / f"{number}.svg"
+        assert run("trace", picture, PROMPT, *NEW, "--pass", number).out == f"wrote {picture}\n"
+        pictures.append(picture.read_text("utf-8"))
+    assert all("<svg" in picture for picture in pictures)
+    assert pictures[0] != pictures[1]
+
+
+@pytest.mark.abuse("command line")
+def test_a_taken_port_is_named_before_a_model_is_loaded(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    from lsp.play.server import bound
+
+    monkeypatch.setattr(options, "load_model", None)
+    with bound(0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        ran = run("play", "--port", port)
+    assert (ran.code, ran.err) == (1, f"lsp: error: 127.0.0.1:{port}: Address already in use\n")
 
 
 def test_answers_are_as_long_as_asked_or_as_the_model_and_the_task_need() -> None:

@@ -136,10 +136,10 @@ def test_the_file_of_a_rival_is_looked_at_too(
     run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(options, "load_model", lambda *_: pytest.fail("the work has begun"))
-    (tmp_path / "a.threshold.jsonl").mkdir()
+    (tmp_path / "a.full.jsonl").mkdir()
     ran = run("trace", tmp_path / "a.jsonl")
     assert ran.code == 1
-    assert "a.threshold.jsonl: Is a directory" in ran.err
+    assert "a.full.jsonl: Is a directory" in ran.err
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:

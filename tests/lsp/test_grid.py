@@ -37,6 +37,7 @@ ROWS = [
     row("cheap", "Factor", "1110", 6, 40),
     row("wrong", "Threshold", "1000", 1, 10),
     row("Threshold block_length=16 cache=block", "Threshold", "1111", 6, 100),
+    row("Threshold block_length=32 cache=dual stop_early=False", "Threshold", "1111", 5.5, 200),
 ]
 
 
@@ -47,10 +48,13 @@ def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
     for candidate in candidates:
         loops.setdefault(candidate.family, set()).add(candidate.setting.options)
     for family in ("Threshold", "Factor", "Frechet", "EntropyBound", "LocalLeap", "Less", "Klass"):
-        assert loops[family] == loops["LSP"], family
-    assert loops["Full"] - loops["LSP"] == {lsp.Options(block_length=8, cache=cache) for cache in ("prefix", "none")}
+        own = set(grid.as_fast_dllm()) if family == "Threshold" else set()
+        assert loops[family] - own == set(grid.loops()) <= loops["LSP"], family
+    assert loops["Full"] - set(grid.loops()) == {
+        lsp.Options(block_length=8, cache=cache) for cache in ("prefix", "none")
+    }
     for family in ("Prophet", "SchED"):
-        assert loops[family] == {o for o in loops["LSP"] if o.lookahead is None and o.cache != "dual"}
+        assert loops[family] == {o for o in grid.loops() if o.lookahead is None and o.cache != "dual"}
     assert {options.blocks for options in loops["AdaBlock"]} == {"delimiter"}
     assert {options.blocks for options in loops["SlidingBlock"]} == {"sliding"}
     preset = lsp.LongestStablePrefix()
@@ -69,9 +73,17 @@ def test_no_family_has_more_than_sixty_settings_and_each_can_run() -> None:
 
 
 def test_what_needs_a_small_vocabulary_is_left_out_for_a_large_one() -> None:
-    possible = [candidate for candidate in grid.grid() if candidate.setting.possible(126464)]
+    problems = load_problems("countdown", 1)
+    possible = [candidate for candidate in grid.grid() if candidate.setting.possible(126464, problems)]
     assert {candidate.family for candidate in grid.grid()} - {candidate.family for candidate in possible} == {"Klass"}
-    assert all(candidate.setting.possible(195) for candidate in grid.grid())
+    assert all(candidate.setting.possible(195, problems) for candidate in grid.grid())
+
+
+def test_a_dual_cache_is_left_out_where_prompts_have_holes() -> None:
+    problems = load_problems("infill-countdown", 1)
+    impossible = [each.setting for each in grid.grid() if not each.setting.possible(195, problems)]
+    assert {setting.options.cache for setting in impossible} == {"dual"}
+    assert len(impossible) == sum(each.setting.options.cache == "dual" for each in grid.grid())
 
 
 def test_a_name_says_what_is_not_the_default() -> None:
@@ -115,6 +127,32 @@ def test_only_the_frontiers_of_the_families_get_another_look() -> None:
     assert verdict.worth_another_look([*ROWS, worse]) == kept
 
 
+def test_the_best_of_a_family_is_its_cheapest_setting_that_is_about_as_accurate_as_any() -> None:
+    best = {"LSP": "ours", "Threshold": "Threshold block_length=16 cache=block", "Factor": "cheap"}
+    assert verdict.best_of_families(ROWS, "t") == best
+    assert verdict.best_of_families(ROWS, "t", points=25)["Threshold"] == "fast"
+
+
+def test_over_all_tasks_only_what_is_not_beaten_is_shown() -> None:
+    def on(task: str, *rows: dict[str, object]) -> list[dict[str, object]]:
+        return [each | {"task": task} for each in rows]
+
+    rows = on(
+        "t", row("Full", "Full", "1111", 40, 400), row("ours", "LSP", "1110", 5, 50), row("a", "LSP", "1111", 10, 50)
+    )
+    rows += on(
+        "u", row("Full", "Full", "1100", 40, 400), row("ours", "LSP", "1100", 4, 40), row("a", "LSP", "1100", 16, 40)
+    )
+    rows += on(
+        "t", row("worse", "LSP", "1110", 6, 50), row("alone", "LSP", "1111", 1, 1), row("x", "Factor", "1111", 1, 1)
+    )
+    rows += on("u", row("worse", "LSP", "1100", 4, 40), row("x", "Factor", "1111", 1, 1))
+    lines = verdict.over_all_tasks(rows, "ours").splitlines()[5:]
+    assert lines == ["| a | 75.0 | 2.83x | 1.00x | t +0.0 |", "| the preset | 62.5 | 1.00x | 1.00x | t -25.0 |"]
+    assert "| x | 100.0 | 0.22x |" in verdict.over_all_tasks(rows, "ours", ["LSP", "Factor"])
+    assert verdict.over_all_tasks(rows[:3], "x") == ""
+
+
 def test_the_verdict_names_who_is_as_accurate_and_as_cheap() -> None:
     lines = verdict.verdict(ROWS, "ours").splitlines()
     assert "| the preset | 75.0 | 5.00 | 50 |  |" in lines
@@ -123,7 +161,9 @@ def test_the_verdict_names_who_is_as_accurate_and_as_cheap() -> None:
     )
     assert any(line.startswith("| as accurate, no more passes: fast | 75.0 | 5.00 (1.00x)") for line in lines)
     assert any(line.startswith("| as accurate, no more positions: cheap |") for line in lines)
-    assert any(line.startswith("| Fast-dLLM: Threshold block_length=16 cache=block |") for line in lines)
+    ours, own = "Threshold block_length=16 cache=block", "Threshold block_length=32 cache=dual stop_early=False"
+    assert any(line.startswith(f"| Fast-dLLM's caches, our loop: {ours} |") for line in lines)
+    assert any(line.startswith(f"| Fast-dLLM's loop: {own} |") for line in lines)
     assert not any("wrong" in line for line in lines)
     alone = verdict.verdict(ROWS[:2], "ours").splitlines()
     assert "| as accurate, no more passes: none | | | | |" in alone

@@ -277,6 +277,11 @@ def test_an_empty_prompt_works_unless_logits_are_shifted() -> None:
             "Invalid cache: 'dual' expects blocks whose end is known before their first pass, got blocks='delimiter'",
         ),
         ({"cache": "block"}, "Invalid cache: 'block' expects a block_length"),
+        ({"recompute": -1}, "Invalid recompute: expected an integer from 0 to"),
+        (
+            {"cache": "dual", "block_length": 4, "recompute": 2},
+            "Invalid recompute: expected 0 with cache='dual', got 2",
+        ),
         ({"blocks": "long", "block_length": 4}, "Invalid blocks: expected 'fixed', 'delimiter' or 'sliding', got"),
         ({"blocks": "sliding"}, "Invalid blocks: 'sliding' expects a block_length, got None"),
         ({"delimiter_confidence": 0.0}, r"Invalid delimiter_confidence: expected a confidence from 0 to 1, got 0\.0"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from lsp.evaluation.problems import load_problems, same_number
 from lsp.tiny import tasks
+from lsp.tiny.tasks.problem import PIECES
 
 
 def write(path: Path, *rows: object) -> Path:
@@ -25,7 +27,34 @@ def test_embedded_tasks_are_judged_by_their_programs() -> None:
 
 def test_a_task_says_how_long_its_answers_are_and_a_file_does_not(tmp_path: Path) -> None:
     assert [load_problems(task, 1).region for task in tasks.TASKS] == [96, 96, 96, 96, 432]
-    assert load_problems(write(tmp_path / "a.jsonl", {"prompt": "p", "answer": "yes"}), 1).region == 0
+    assert load_problems(write(tmp_path / "a.jsonl", {"prompt": "p", "answer": "yes"}), 1).region is None
+
+
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_in_filling_hides_lines_that_the_given_answer_judges(task: str) -> None:
+    problems = load_problems(f"infill-{task}", 12, split="dev", seed=3)
+    drawn = list(tasks.generate(task, 12, split="dev", seed=3))
+    assert (problems.region, problems.infilling) == (0, True)
+    missing, after = [], []
+    for prompt, problem in zip(problems.prompts, drawn, strict=True):
+        assert isinstance(prompt, str)
+        before, masks, rest = re.split(r"<mask:(\d+)>", prompt)
+        hidden = (problem.prompt + problem.answer).removeprefix(before).removesuffix(rest)
+        assert before + hidden + rest == problem.prompt + problem.answer
+        assert len(re.findall(PIECES, hidden)) == int(masks) > 0
+        missing.append(hidden)
+        after.append(rest)
+    assert len({hidden.count("\n") + hidden.count(".") for hidden in missing}) > 1 or task == "countdown"
+    assert problems.judge([hidden + rest for hidden, rest in zip(missing, after, strict=True)]) == [True] * 12
+    assert problems.judge(["x" + rest for rest in after]) == [False] * 12
+
+
+def test_a_level_and_a_wording_can_be_asked_for() -> None:
+    longest = load_problems("traces", 3, level=420)
+    assert all(336 <= length <= 420 for length in longest.lengths)
+    worded = load_problems("countdown", 2, template=1)
+    assert worded.prompts == [problem.prompt for problem in tasks.generate("countdown", 2, seed=1, template=1)]
+    assert worded.fingerprint != load_problems("countdown", 2).fingerprint
 
 
 def test_a_file_in_the_form_of_gsm8k_is_judged_by_the_last_number(tmp_path: Path) -> None:

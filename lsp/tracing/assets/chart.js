@@ -4,6 +4,7 @@ const HEIGHT = 164;
 const TOP = 30; // room for two rows of marks
 const STRIP = 8; // the state of every position, under the bars
 const NARROWEST = 6;
+const AROUND = 1.5; // how much is drawn on both sides of what can be seen, in widths of the box
 
 function svg(name, attributes, ...children) {
   const out = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -42,46 +43,125 @@ function levels(trace, step) {
   return out.filter(({ value }) => value < 1e300);
 }
 
-function drawChart(trace, k, all, width) {
-  const step = trace.steps[k];
-  const column = Math.max(NARROWEST, width / Math.max(1, all.length));
-  const base = HEIGHT - STRIP - 2;
-  const y = (value) => base - (base - TOP) * Math.min(1, Math.max(0, value) / trace.axisTop);
-  const out = svg("svg", { width: Math.round(column * all.length), height: HEIGHT, role: "img" });
-  out.setAttribute("aria-label", summary(trace, step));
-  const gap = column > 9 ? 2 : 1;
-  for (const cell of all) {
-    const x = cell.at * column;
-    const group = svg("g", { "data-at": cell.at });
-    if (cell.rank !== undefined) {
-      group.append(svg("rect", { class: "column", x, y: 0, width: column, height: HEIGHT }));
-      group.append(...bar(trace, cell, x, y, column - gap, base));
+/** Draws into a box that scrolls, with an axis beside it, whatever pass it is told. */
+function chart(box, axis) {
+  const plot = box.parentElement;
+  const out = svg("svg", { role: "img" });
+  const above = svg("g", {});
+  let frame = null;
+  let columns = []; // by offset
+  let labels = []; // of the lines
+  let shown = []; // what the columns are drawn of
+  let open = -1; // the first open mask
+
+  /** A new frame if the room or the axis is another one: then everything is drawn anew. */
+  function fit(trace, length, anew) {
+    const width = frame && !anew ? frame.width : box.clientWidth;
+    if (frame && frame.width === width && frame.length === length && frame.top === trace.axisTop) return;
+    const base = HEIGHT - STRIP - 2;
+    const column = Math.max(NARROWEST, width / Math.max(1, length));
+    const y = (value) => base - (base - TOP) * Math.min(1, Math.max(0, value) / frame.top);
+    open = -1;
+    frame = { left: 0, width, length, top: trace.axisTop, base, column, gap: column > 9 ? 2 : 1, y };
+    out.setAttribute("width", Math.round(column * length));
+    out.setAttribute("height", HEIGHT);
+    columns = [];
+    out.replaceChildren(above);
+    box.replaceChildren(out);
+    const ticks = [0, 0.5, 1].map((share) => place(make("span", "tick", number(share * frame.top)), y(share * frame.top)));
+    axis.replaceChildren(...ticks);
+  }
+
+  /** Draws the columns that can be seen, and some around them: thousands would take longer than a frame. */
+  function drawColumns(trace, left) {
+    const begin = Math.max(0, Math.floor((left - AROUND * frame.width) / frame.column));
+    const end = Math.min(shown.length, Math.ceil((left + (1 + AROUND) * frame.width) / frame.column));
+    columns.forEach((column, at) => {
+      if (at >= begin && at < end) return;
+      column.group.remove();
+      delete columns[at];
+    });
+    for (let at = begin; at < end; at += 1) {
+      if (columns[at]) update(columns[at], trace, shown[at], frame);
+      else above.before((columns[at] = newColumn(trace, shown[at], frame)).group);
     }
-    group.append(svg("rect", { class: `strip ${cell.state}`, x, y: base + 3, width: column - gap, height: STRIP - 2 }));
-    const title = svg("title", {});
-    title.textContent = describe(trace, cell);
-    group.append(title);
-    out.append(group);
   }
-  out.append(svg("line", { class: "base", x1: 0, x2: column * all.length, y1: base, y2: base }));
-  if (step.rule) out.append(minimum(trace, step, y, column));
-  for (const { kind, value } of levels(trace, step)) {
-    out.append(svg("line", { class: `line ${kind}`, x1: 0, x2: column * all.length, y1: y(value), y2: y(value) }));
-  }
-  out.append(...flags(marks(trace, step), column, base, all.length));
-  return { out, y, column };
+
+  let last = null;
+  box.addEventListener("scroll", () => {
+    if (frame && last) drawColumns(last, (frame.left = box.scrollLeft));
+  });
+
+  return (trace, k, all, anew = false) => {
+    const step = trace.steps[k];
+    fit(trace, all.length, anew);
+    out.setAttribute("aria-label", summary(trace, step));
+    [shown, last] = [all, trace];
+    const first = all.findIndex((cell) => cell.rank !== undefined);
+    if (frame.column * frame.length > frame.width + 1 && first !== open) {
+      box.scrollLeft = Math.max(0, ((open = first) - 2) * frame.column);
+      frame.left = box.scrollLeft;
+    }
+    drawColumns(trace, frame.left);
+    above.replaceChildren(...overlay(trace, step, frame));
+    for (const label of labels) label.remove();
+    labels = levels(trace, step).map(({ kind, label, value, under }) =>
+      place(make("span", `label ${kind}${under ? " under" : ""}`, label), frame.y(value)));
+    plot.append(...labels);
+  };
 }
 
-function bar(trace, cell, x, y, width, base) {
-  const value = valueOf(trace, cell);
-  const top = y(value);
+function place(node, y) {
+  node.style.top = `${y}px`;
+  return node;
+}
+
+function newColumn(trace, cell, frame) {
+  const x = cell.at * frame.column;
+  const group = svg("g", { "data-at": cell.at });
+  const strip = svg("rect", { x, y: frame.base + 3, width: frame.column - frame.gap, height: STRIP - 2 });
+  const title = svg("title", {});
+  group.append(strip, title);
+  const column = { group, strip, title, x, bars: [] };
+  update(column, trace, cell, frame);
+  return column;
+}
+
+/** Changes what is another than before. */
+function update(column, trace, cell, frame) {
+  if (column.cell && alike(column.cell, cell)) return;
+  column.cell = cell;
+  column.title.textContent = describe(trace, cell);
+  if (column.state !== cell.state) column.strip.setAttribute("class", `strip ${(column.state = cell.state)}`);
+  const value = cell.rank === undefined ? null : valueOf(trace, cell);
   const kind = `bar ${cell.state}${cell.allowed ? "" : " later"}`;
-  const parts = [svg("rect", { class: kind, x, y: top, width, height: Math.max(1, base - top) })];
-  if (value > trace.axisTop) {
-    // cut off by the axis: a pointed end
-    parts.push(svg("path", { class: kind, d: `M${x} ${top}l${width / 2} -5l${width / 2} 5z` }));
-  }
+  if (column.value === value && column.kind === kind) return;
+  Object.assign(column, { value, kind });
+  for (const part of column.bars) part.remove();
+  column.bars = value === null ? [] : bar(frame, column.x, value, kind);
+  column.group.prepend(...column.bars);
+}
+
+/** What can be pointed at, the bar, and a point where the axis cuts it off. */
+function bar(frame, x, value, kind) {
+  const top = frame.y(value);
+  const width = frame.column - frame.gap;
+  const parts = [
+    svg("rect", { class: "column", x, y: 0, width: frame.column, height: HEIGHT }),
+    svg("rect", { class: kind, x, y: top, width, height: Math.max(1, frame.base - top) }),
+  ];
+  if (value > frame.top) parts.push(svg("path", { class: kind, d: `M${x} ${top}l${width / 2} -5l${width / 2} 5z` }));
   return parts;
+}
+
+/** What is drawn over the bars: the lines of the pass and the marks of the rule. */
+function overlay(trace, step, { y, column, base, length }) {
+  const out = [svg("line", { class: "base", x1: 0, x2: column * length, y1: base, y2: base })];
+  if (step.rule) out.push(minimum(trace, step, y, column));
+  for (const { kind, value } of levels(trace, step)) {
+    out.push(svg("line", { class: `line ${kind}`, x1: 0, x2: column * length, y1: y(value), y2: y(value) }));
+  }
+  return [...out, ...flags(marks(trace, step), column, base, length)];
 }
 
 function minimum(trace, step, y, column) {

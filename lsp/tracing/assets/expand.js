@@ -24,12 +24,13 @@ function runningMinimum(margins, n) {
   });
 }
 
-function expand(lines) {
+/** A function from the line of a pass to the pass; it is called with one line after the other. */
+function reader() {
   const known = { tokens: new Map(), margins: new Map(), confidence: new Map() };
-  const out = [];
-  for (const line of lines) {
+  let before = null;
+  return (line) => {
     const step = { ...line };
-    step.masks_in_pass = line.masks_in_pass ? positionsOf(line.masks_in_pass) : following(out[out.length - 1], line.end);
+    step.masks_in_pass = line.masks_in_pass ? positionsOf(line.masks_in_pass) : following(before, line.end);
     step.masks = Array.isArray(line.masks) ? positionsOf(line.masks) : step.masks_in_pass.slice(0, line.masks);
     step.chosen = positionsOf(line.chosen);
     for (const [name, values] of Object.entries(known)) {
@@ -40,7 +41,7 @@ function expand(lines) {
     if (line.rule && !Array.isArray(line.rule.prefix_min)) {
       step.rule = { ...line.rule, prefix_min: runningMinimum(step.margins, line.rule.prefix_min) };
     }
-    out.push(step);
-  }
-  return out;
+    before = step;
+    return step;
+  };
 }

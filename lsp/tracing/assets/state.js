@@ -1,30 +1,56 @@
 // What every position of a trace is in every pass. Offsets count from the first mask: the prompt of a trace ends there.
 
-/** Adds to a trace: `passOf` and `tokenOf` of every offset, and `ends`, where the sequence ends before every pass.
+/** Makes a trace of its head and the lines of its passes. */
+function replay(head, lines) {
+  const given = head.committed_in.flatMap((pass, at) => (pass < 0 ? [[at, head.tokens[at]]] : []));
+  const trace = begin({ ...head, given });
+  for (const line of lines) advance(trace, line);
+  return finish(trace, head);
+}
+
+/** A trace without passes. It gets `passOf` and `tokenOf` of every offset, and `ends`, where the sequence ends before
+ * every pass.
  *
  * A token that was given has the pass -1. A stop drops nothing before the last of these. */
-function replay(trace) {
-  const { prompt, steps, max_new_tokens: size } = trace;
+function begin(head) {
+  const size = head.max_new_tokens;
+  const trace = { ...head, steps: [], lines: [], costs: [], read: reader(), tail: 0, done: false };
   trace.passOf = new Array(size).fill(Infinity);
   trace.tokenOf = new Array(size).fill(null);
   trace.ends = [size];
-  let tail = 0;
-  trace.committed_in.forEach((pass, at) => {
-    if (pass >= 0) return;
+  for (const [at, token] of head.given) {
     trace.passOf[at] = -1;
-    trace.tokenOf[at] = trace.tokens[at];
-    tail = at + 1;
+    trace.tokenOf[at] = token;
+    trace.tail = Math.max(trace.tail, at + 1);
+  }
+  trace.axisTop = axisTop(trace);
+  return trace;
+}
+
+/** Adds the line of the next pass. */
+function advance(trace, line) {
+  const step = trace.read(line);
+  const k = trace.steps.length;
+  let end = trace.ends[k];
+  step.chosen.forEach((position, i) => {
+    const at = position - trace.prompt.length;
+    trace.passOf[at] = k;
+    trace.tokenOf[at] = step.written[i];
+    if (isStop(trace, step.written[i])) end = Math.min(end, Math.max(at + 1, trace.tail));
   });
-  steps.forEach((step, k) => {
-    let end = trace.ends[k];
-    step.chosen.forEach((position, i) => {
-      const at = position - prompt.length;
-      trace.passOf[at] = k;
-      trace.tokenOf[at] = step.written[i];
-      if (isStop(trace, step.written[i])) end = Math.min(end, Math.max(at + 1, tail));
-    });
-    trace.ends.push(k === steps.length - 1 ? Math.min(end, trace.tokens.length) : end);
-  });
+  trace.ends.push(end);
+  trace.lines.push(line);
+  trace.steps.push(step);
+  if (Number.isInteger(Math.log2(k + 1))) trace.axisTop = axisTop(trace); // now and then: it looks at all passes
+}
+
+/** The whole head is known now. */
+function finish(trace, head) {
+  Object.assign(trace, head, { head, done: true });
+  const last = trace.steps.length;
+  if (last) trace.ends[last] = Math.min(trace.ends[last], trace.tokens.length);
+  trace.axisTop = axisTop(trace);
+  return trace;
 }
 
 function isStop(trace, token) {
@@ -59,6 +85,12 @@ function cells(trace, k) {
     else cell.state = "masked";
     return cell;
   });
+}
+
+/** Whether two cells are shown as the same. */
+function alike(one, other) {
+  return one.state === other.state && one.token === other.token && one.margin === other.margin
+    && one.confidence === other.confidence && one.allowed === other.allowed && one.rank === undefined === (other.rank === undefined);
 }
 
 /** The ends of lengths that are worth a mark, by the offset of the last position that they hold. */

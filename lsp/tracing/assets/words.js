@@ -20,8 +20,40 @@ function probability(value) {
   return value > 0.999 && value < 1 ? "> 0.999" : value.toFixed(3);
 }
 
-function count(n, one) {
-  return `${n} ${one}${n === 1 ? "" : "s"}`;
+const VERDICTS = { right: "✓ right", wrong: "✗ wrong" };
+
+function thousands(value) {
+  return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/** The difference between traces of one prompt, in one line, and below it what is compared. */
+function headline(traces) {
+  if (!traces.every(({ done }) => done)) {
+    const sofar = traces.map(({ done, stopped, passes }) => `${passes}${done ? "" : stopped ? " (stopped)" : " …"}`);
+    return [`${sofar.join(" and ")} passes`, traces.map(({ name }) => name).join(" and ")];
+  }
+  const ranked = [...traces].sort((a, b) => a.positions - b.positions);
+  const [few, many] = [ranked[0], ranked[ranked.length - 1]];
+  const costs = ({ passes, positions }) => `${count(passes, "pass", "passes")} and ${thousands(positions)} positions`;
+  const same = few.passes === many.passes && few.positions === many.positions;
+  const big = same
+    ? `${costs(few)}, all of them`
+    : `${costs(few)} instead of ${thousands(many.passes)} and ${thousands(many.positions)}`;
+  const judged = [few, many].map(({ verdict }) => verdict).filter(Boolean);
+  const answers = judged.length < 2 ? "" : judged[0] === judged[1]
+    ? ` Both answers are ${judged[0]}.`
+    : ` The first answer is ${judged[0]}, the other one ${judged[1]}.`;
+  const [one, other] = [nameOf(few, many), nameOf(many, few)];
+  return [big, `${one} instead of ${other}.${answers}`];
+}
+
+/** The name of a trace; with what is set, if the other one has the same name. */
+function nameOf(trace, other) {
+  return trace.name === other.name ? `${trace.name} (${trace.notes.join(", ")})` : trace.name;
+}
+
+function count(n, one, several = `${one}s`) {
+  return `${n} ${n === 1 ? one : several}`;
 }
 
 function pieceOf(trace, token) {

@@ -1,0 +1,193 @@
+// The playground: it asks for runs, shows each pass as soon as it is there, and saves and opens what it shows.
+
+function start() {
+  const about = JSON.parse(document.getElementById("data").textContent);
+  const ids = ["run", "again", "stop", "status", "save", "files", "traces"];
+  const [run, again, stop, status, save, files, traces] = ids.map((id) => document.getElementById(id));
+  const asked = form(about);
+  const shown = shelf(traces);
+  let running = null; // what stops the run
+  const controls = control(shown.views, () => running !== null);
+  document.getElementById("about").textContent = `${about.model} on ${about.device}, on this machine alone`;
+  document.getElementById("pace").value = "250";
+
+  const say = (text, kind = "") => {
+    status.textContent = text;
+    status.className = kind;
+  };
+  const trying = (work) => async (...given) => {
+    try {
+      await work(...given);
+    } catch (error) {
+      say(error.message, "error");
+    }
+  };
+
+  /** Decodes what is asked for. `sides` are the ones that are decoded; with `beside` older runs stay. */
+  async function decode(question, beside) {
+    stopped();
+    shown.prune();
+    const mine = (running = new AbortController());
+    if (beside) shown.reserve(question.sides.length);
+    const fresh = [];
+    const heard = (event) => {
+      if (running !== mine) return;
+      if (event.event === "place") return say(placeOf(event.ahead));
+      const trace = fresh[event.side];
+      if (event.event === "begin") {
+        if (event.side === 0 && !beside) shown.clear();
+        fresh[event.side] = begin(event.head);
+        shown.add(fresh[event.side], { ...question, sides: [question.sides[event.side]] });
+        say("running");
+      } else if (event.event === "pass") take(trace, event);
+      else finish(trace, { ...event.head, verdict: event.verdict });
+      changed(event.event);
+    };
+    busy();
+    try {
+      await listen("/api/runs", question, mine.signal, heard);
+      if (running === mine) say("");
+    } catch (error) {
+      if (running === mine) say(error.message, "error");
+    }
+    if (running === mine) ended();
+  }
+
+  /** Nothing more comes: what has not ended by itself was stopped. */
+  function ended() {
+    running = null;
+    for (const { trace } of shown.runs) trace.stopped = !trace.done;
+    busy();
+    shown.settle();
+    controls.grow();
+  }
+
+  /** A new pass: the view follows when it plays, at its own pace. */
+  let frame = null;
+  function changed(kind) {
+    if (kind === "begin") {
+      busy();
+      shown.settle();
+      controls.go(1);
+      controls.playing(true);
+    }
+    frame ??= requestAnimationFrame(() => {
+      frame = null;
+      controls.grow();
+      shown.settle();
+    });
+  }
+
+  function stopped() {
+    if (!running) return;
+    running.abort();
+    say("stopped");
+    ended();
+  }
+
+  function busy() {
+    stop.disabled = running === null;
+    again.disabled = running !== null || !shown.runs.length;
+    document.body.classList.toggle("empty", !shown.runs.length);
+    save.hidden = !shown.runs.some(({ trace }) => trace.done);
+  }
+
+  /** Only the sides whose parameters are others than in the runs that are shown; all, if none is. */
+  function news(question) {
+    const key = (one, side) => JSON.stringify([{ ...one, sides: null }, side]);
+    const known = new Set(shown.runs.map((one) => key(one.question ?? {}, one.question?.sides[0])));
+    const sides = question.sides.filter((side) => !known.has(key(question, side)));
+    return { ...question, sides: sides.length ? sides : question.sides };
+  }
+
+  async function write(kind) {
+    const done = shown.runs.map(({ trace }) => trace).filter((trace) => trace.done);
+    const given = done.map((trace) => ({ ...headOf(trace), steps: trace.lines }));
+    const pass = Math.max(1, controls.at);
+    for (const [i, group] of (kind === "jsonl" ? given.map((one) => [one]) : [given]).entries()) {
+      say("writing");
+      const answer = await ask("/api/save", { kind, pass, traces: group });
+      const name = kind === "jsonl" && given.length > 1 ? `run.${i + 1}.jsonl` : `run.${kind}`;
+      download(await answer.blob(), name);
+    }
+    say("saved");
+  }
+
+  async function reopen() {
+    const given = await Promise.all([...files.files].map(async (file) => ({ name: file.name, text: await file.text() })));
+    files.value = "";
+    if (!given.length) return;
+    const found = await (await ask("/api/open", { files: given })).json();
+    stopped();
+    shown.clear();
+    for (const { steps, ...head } of found) shown.add(replay(head, steps), null);
+    shown.settle();
+    controls.go(1);
+    busy();
+    say(`opened ${count(found.length, "trace")}`);
+  }
+
+  document.getElementById("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    document.querySelector(".go").scrollIntoView();
+    decode(asked.question, false);
+  });
+  again.addEventListener("click", () => decode(news(asked.question), true));
+  stop.addEventListener("click", stopped);
+  save.addEventListener("click", trying(async (event) => {
+    const { kind } = event.target.dataset;
+    if (kind) await write(kind);
+  }));
+  document.getElementById("link").addEventListener("click", trying(async () => {
+    const rest = `run=${encodeURIComponent(JSON.stringify(asked.question))}`;
+    history.replaceState(null, "", `#pass=${controls.at}&${rest}`);
+    await navigator.clipboard.writeText(location.href).then(() => say("copied"), () => say("the link is in the address"));
+  }));
+  document.getElementById("open").addEventListener("click", () => files.click());
+  files.addEventListener("change", trying(reopen));
+  document.getElementById("hole").addEventListener("click", trying(asked.makeHole));
+  document.getElementById("prompt").addEventListener("input", asked.changed);
+  for (const id of ["task", "index"]) document.getElementById(id).addEventListener("change", trying(asked.takeProblem));
+  window.addEventListener("pagehide", () => running?.abort());
+  trying(async () => {
+    const linked = fromLink();
+    if (!linked) {
+      asked.question = { ...about.first, sides: about.first.sides.map((scheduler) => ({ scheduler })) };
+      return asked.takeProblem();
+    }
+    const pass = controls.fromAddress() ?? 1;
+    asked.question = linked;
+    await decode(asked.question, false);
+    controls.playing(false);
+    controls.go(pass);
+  })();
+}
+
+/** The question in the address, if there is one. */
+function fromLink() {
+  const found = /(?:^#|&)run=([^&]+)/.exec(location.hash);
+  return found ? JSON.parse(decodeURIComponent(found[1])) : null;
+}
+
+function placeOf(ahead) {
+  return ahead ? `in line: ${count(ahead, "run")} before this one` : "starting";
+}
+
+/** The news of a pass, and what the run has cost by then. */
+function take(trace, { line, pieces, delimiters, stops, passes, positions, seconds }) {
+  Object.assign(trace.pieces, pieces);
+  trace.delimiters.push(...delimiters);
+  trace.stops.push(...stops);
+  advance(trace, line);
+  const tokens = (trace.costs.at(-1)?.tokens ?? 0) + trace.steps.at(-1).chosen.length;
+  trace.costs.push({ tokens, positions, seconds });
+  Object.assign(trace, { passes, positions });
+}
+
+/** What concerns the whole, as the file has it. */
+function headOf({ head }) {
+  const { given, verdict, ...out } = head;
+  return out;
+}
+
+start();

@@ -1,0 +1,147 @@
+"""What a client of OpenAI's interface asks for, checked.
+
+Fields that would change the answer and are not known here are refused, so that nobody takes an answer for what it is
+not. Beyond OpenAI's fields there are `scheduler`, `settings` and `options`, as the page has them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from lsp.play.asks import LONGEST_ANSWER, LONGEST_PROMPT, LONGEST_SETTING, masks, side
+from lsp.play.errors import NoSuchModel
+from lsp.play.fields import Fields, shown, whole
+from lsp.play.playground import Playground
+
+MOST_STOPS, MOST_MESSAGES = 4, 200
+WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")
+AS_USUAL = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "logprobs": (False,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+}
+"""Fields that may be there with the value that they have by default."""
+
+
+@dataclass
+class Completion:
+    """A request, checked."""
+
+    is_chat: bool
+    model: str
+    prompt: Any
+    arguments: dict[str, Any]
+    stream: bool
+    with_usage: bool
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def envelope(self, choice: dict[str, Any] | None, usage: dict[str, int] | None, *, chunk: bool) -> dict[str, Any]:
+        """What is around a choice."""
+        kind = "chat.completion" if self.is_chat else "text_completion"
+        return {
+            "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{self.id}",
+            "object": f"{kind}.chunk" if chunk and self.is_chat else kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": [] if choice is None else [{"index": 0, "logprobs": None, **choice}],
+            **({} if usage is None and chunk and not self.with_usage else {"usage": usage}),
+        }
+
+    def piece(self, text: str, reason: str | None = None) -> dict[str, Any]:
+        """A choice that is a piece of a stream."""
+        if not self.is_chat:
+            return {"text": text, "finish_reason": reason}
+        return {"delta": {"content": text} if text or reason is None else {}, "finish_reason": reason}
+
+    def whole(self, text: str, reason: str) -> dict[str, Any]:
+        if not self.is_chat:
+            return {"text": text, "finish_reason": reason}
+        return {"message": {"role": "assistant", "content": text, "refusal": None}, "finish_reason": reason}
+
+
+def completion(given: Any, playground: Playground, is_chat: bool) -> Completion:
+    """Reads the request."""
+    ask = Fields(given)
+    model = ask.text("model", 300, playground.name)
+    if model != playground.name:
+        raise NoSuchModel(f"Invalid model: expected {playground.name!r}, got {model[:60]!r}")
+    prompt = conversation(ask) if is_chat else ask.text("prompt", LONGEST_PROMPT)
+    newest = ask.number("max_completion_tokens", 1, LONGEST_ANSWER) if is_chat else None
+    length = newest or ask.number("max_tokens", 1, LONGEST_ANSWER)
+    ask.left.pop("max_tokens", None)
+    holes = masks(prompt) if isinstance(prompt, str) else 0
+    if holes > LONGEST_ANSWER:
+        raise ValueError(f"Invalid prompt: expected at most {LONGEST_ANSWER} masks, got {holes}")
+    arguments = {
+        "max_new_tokens": length if length is not None or holes else playground.length(),
+        "stop": stops(ask),
+        "seed": ask.number("seed", -(2**63), 2**63 - 1, 0),
+        **decoding(ask),
+    }
+    stream, streaming = ask.take("stream", bool, False), Fields(ask.take("stream_options", dict, {}), "stream_options")
+    with_usage = streaming.take("include_usage", bool, False)
+    streaming.take("include_obfuscation", bool)
+    streaming.close()
+    as_usual(ask)
+    ask.close()
+    return Completion(is_chat, model, prompt, arguments, bool(stream), bool(with_usage))
+
+
+def conversation(ask: Fields) -> list[dict[str, str]]:
+    """The messages of a chat. Content may be a text or a list of parts that are texts."""
+    found = []
+    for message in ask.take("messages", list, []) or []:
+        each = Fields(message, "message")
+        role, content = each.text("role", 40), each.left.pop("content", None)
+        each.take("name", str)
+        each.close()
+        if isinstance(content, list):
+            content = "".join(Fields(part, "part").text("text", LONGEST_PROMPT) for part in content)
+        found.append({"role": role, "content": Fields({"content": content}).text("content", LONGEST_PROMPT)})
+    characters = sum(len(message["content"]) for message in found)
+    if not 1 <= len(found) <= MOST_MESSAGES or characters > LONGEST_PROMPT:
+        expected = f"from 1 to {MOST_MESSAGES} of at most {LONGEST_PROMPT} characters together"
+        raise ValueError(f"Invalid messages: expected {expected}, got {len(found)} of {characters}")
+    return found
+
+
+def stops(ask: Fields) -> list[str]:
+    """Texts that end the answer: one, or a few."""
+    given = ask.left.pop("stop", None)
+    found = [] if given is None else given if isinstance(given, list) else [given]
+    if len(found) > MOST_STOPS or not all(isinstance(one, str) and 0 < len(one) <= LONGEST_SETTING for one in found):
+        raise ValueError(f"Invalid stop: expected at most {MOST_STOPS} texts, got {shown(given)}")
+    return [whole("stop", one) for one in found]
+
+
+def decoding(ask: Fields) -> dict[str, Any]:
+    """The scheduler and the options of the loop. Without a temperature the answer is the most likely one."""
+    names = {"scheduler": "lsp", "settings": {}, "options": {}}
+    sampling = {"temperature": ask.take("temperature", float, 0.0), "top_p": ask.take("top_p", float)}
+    if sampling["top_p"] == 1 or not sampling["temperature"]:
+        del sampling["top_p"]
+    given = {name: ask.left.pop(name, None) or default for name, default in names.items()}
+    scheduler, options = side(given, sampling)
+    return {"scheduler": scheduler, **options}
+
+
+def as_usual(ask: Fields) -> None:
+    """Takes the fields that change nothing as they are; refuses those that would."""
+    for name in WITHOUT_EFFECT:
+        ask.left.pop(name, None)
+    for name, allowed in AS_USUAL.items():
+        value = ask.left.pop(name, None)
+        if value is not None and value not in allowed:
+            raise ValueError(f"Invalid {name}: expected {shown(allowed[0])}, got {shown(value)}")

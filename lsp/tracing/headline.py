@@ -1,0 +1,24 @@
+"""The difference between traces of one prompt in one line, as `assets/words.js` tells it on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lsp.tracing.records import Trace
+
+
+def headline(traces: Sequence[Trace]) -> str:
+    """Costs of the cheapest one, instead of those of the dearest one.
+
+    Examples
+    --------
+    >>> import lsp
+    >>> model, prompt = lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\\n"
+    >>> headline([lsp.trace(model, prompt, max_new_tokens=32, scheduler=name)[0] for name in ("lsp", "full")])
+    '7 passes and 162 positions instead of 18 and 342'
+    """
+    few, many = min(traces, key=lambda one: one.positions), max(traces, key=lambda one: one.positions)
+    costs = f"{few.passes} pass{'' if few.passes == 1 else 'es'} and {few.positions:,} positions"
+    if (few.passes, few.positions) == (many.passes, many.positions):
+        return costs
+    return f"{costs} instead of {many.passes:,} and {many.positions:,}"

@@ -1,0 +1,65 @@
+"""OpenAI's own client asks the playground's server. Run by ``make test-openai``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+pytest.importorskip("starlette")
+import openai
+
+from tests.play.serving import ANSWER, PROMPT, served
+
+pytestmark = pytest.mark.openai
+CHAT = [{"role": "user", "content": PROMPT}]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with served() as (address, _):
+        yield openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def test_models(client: Any) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_a_chat(client: Any) -> None:
+    out = client.chat.completions.create(model="tiny", messages=CHAT)
+    assert (out.choices[0].message.content, out.choices[0].finish_reason) == (ANSWER, "stop")
+    assert out.usage.total_tokens == out.usage.prompt_tokens + out.usage.completion_tokens
+    assert out.usage.passes > 1
+
+
+def test_a_chat_as_a_stream(client: Any) -> None:
+    how = {"stream": True, "stream_options": {"include_usage": True}}
+    pieces = list(client.chat.completions.create(model="tiny", messages=CHAT, **how))
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices) == ANSWER
+    assert pieces[-1].usage.passes > 1
+
+
+def test_a_text(client: Any) -> None:
+    how = {"max_tokens": 32, "temperature": 0, "seed": 1, "stop": [","], "extra_body": {"scheduler": "threshold"}}
+    out = client.completions.create(model="tiny", prompt=f"{PROMPT}\n", **how)
+    assert out.choices[0].text == "First 7 + 5 = 12"
+    assert [
+        piece.choices[0].text for piece in client.completions.create(model="tiny", prompt="", stream=True, max_tokens=1)
+    ]
+
+
+def test_errors_are_the_clients_own(client: Any) -> None:
+    with pytest.raises(openai.NotFoundError, match="Invalid model: expected 'tiny'"):
+        client.chat.completions.create(model="gpt", messages=CHAT)
+    with pytest.raises(openai.BadRequestError, match="Invalid n: expected 1, got 2"):
+        client.chat.completions.create(model="tiny", messages=CHAT, n=2)
+
+
+def test_a_stream_that_is_left_is_stopped(client: Any) -> None:
+    stream = client.chat.completions.create(model="tiny", messages=CHAT, stream=True, extra_body={"scheduler": "full"})
+    next(iter(stream))
+    stream.close()
+    out = client.chat.completions.create(model="tiny", messages=CHAT)
+    assert out.choices[0].message.content == ANSWER

@@ -1,0 +1,123 @@
+"""OpenAI's questions: what comes back is what `lsp.generate` gives, in the form that its clients expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import lsp
+from tests.play import serving
+from tests.play.serving import ANSWER, PROMPT, events, get, post
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+def asked(path: str, **more: Any) -> dict[str, Any]:
+    """A question for the same answer in both forms."""
+    if path == CHAT:
+        return {"model": "tiny", "messages": [{"role": "user", "content": PROMPT}], **more}
+    return {"model": "tiny", "prompt": f"{PROMPT}\n", **more}
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    if "delta" in choice:
+        return choice["delta"].get("content", "")
+    return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_the_answer_is_that_of_generate_and_usage_says_what_it_cost(path: str) -> None:
+    out = post(path, asked(path)).json()
+    (choice,) = out["choices"]
+    model, tokenizer = serving.model()
+    (expected,) = lsp.generate(model, f"{PROMPT}\n", tokenizer=tokenizer, max_new_tokens=96)
+    assert (text_of(choice), choice["finish_reason"]) == (expected.text, "stop")
+    prompt, new = len(tokenizer(f"{PROMPT}\n")["input_ids"]), len(expected.tokens)
+    counts = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+    assert out["usage"] == {**counts, "passes": expected.passes, "positions": expected.positions}
+
+
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_a_stream_is_the_same_answer_in_pieces(path: str) -> None:
+    told = events(post(path, asked(path, stream=True, stream_options={"include_usage": True})))
+    assert told.pop() == "[DONE]"
+    last = told.pop()
+    whole = post(path, asked(path)).json()
+    assert (last["choices"], last["usage"]) == ([], whole["usage"])
+    pieces = [text_of(one["choices"][0]) for one in told]
+    assert "".join(pieces) == ANSWER
+    assert sum(map(bool, pieces)) > 1
+    assert [one["choices"][0]["finish_reason"] for one in told][-1] == "stop"
+    assert len({one["id"] for one in told}) == 1
+
+
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_ends_the_answer_and_is_no_part_of_it(path: str, stream: bool) -> None:
+    answer = post(path, asked(path, stop=[",", "zzz"], stream=stream))
+    if stream:
+        text = "".join(text_of(one["choices"][0]) for one in events(answer) if one != "[DONE]")
+    else:
+        text = text_of(answer.json()["choices"][0])
+    assert text == "First 7 + 5 = 12"
+
+
+def test_max_tokens_bounds_the_answer() -> None:
+    for path, name in ((TEXT, "max_tokens"), (CHAT, "max_tokens"), (CHAT, "max_completion_tokens")):
+        out = post(path, asked(path, **{name: 3})).json()
+        assert out["usage"]["completion_tokens"] == 3
+        assert out["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_seed_decides_what_a_temperature_draws() -> None:
+    texts = [text_of(post(TEXT, asked(TEXT, temperature=1.5, seed=seed)).json()["choices"][0]) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_another_scheduler_costs_something_else() -> None:
+    costs = [post(CHAT, asked(CHAT, **more)).json()["usage"] for more in ({}, {"scheduler": "full"})]
+    assert costs[0]["completion_tokens"] == costs[1]["completion_tokens"]
+    assert costs[0]["positions"] < costs[1]["positions"]
+
+
+def test_holes_are_filled() -> None:
+    out = post(TEXT, {"prompt": f"{PROMPT}\nFirst<mask:5>, then 12 + 3 = 15."}).json()
+    assert out["choices"][0]["text"] == " 7 + 5 = 12, then 12 + 3 = 15."
+    assert out["usage"]["completion_tokens"] == 5
+
+
+def test_there_is_one_model() -> None:
+    assert [model["id"] for model in get("/v1/models").json()["data"]] == ["tiny"]
+
+
+BAD = {
+    "another model": (TEXT, {"model": "gpt"}, 404, "Invalid model: expected 'tiny', got 'gpt'"),
+    "several answers": (TEXT, {"n": 2}, 400, "Invalid n: expected 1, got 2"),
+    "a penalty": (CHAT, {"presence_penalty": 0.5}, 400, "Invalid presence_penalty: expected 0, got 0.5"),
+    "a strange field": (CHAT, {"x": 1}, 400, "Invalid request: expected no field 'x', got 1"),
+    "a scheduler that is none": (CHAT, {"scheduler": "best"}, 400, "Invalid scheduler: expected one of"),
+    "a negative temperature": (CHAT, {"temperature": -1}, 400, "Invalid temperature: expected a number from 0"),
+    "too many tokens": (TEXT, {"max_tokens": 10**9}, 400, "Invalid max_tokens: expected from 1 to 2048"),
+    "more than the context": (TEXT, {"max_tokens": 2000}, 400, "Invalid max_new_tokens: expected at most"),
+    "more, in a stream": (TEXT, {"max_tokens": 2000, "stream": True}, 400, "Invalid max_new_tokens: expected at most"),
+    "an empty stop": (TEXT, {"stop": ""}, 400, "Invalid stop: expected at most 4 texts, got ''"),
+    "no messages": (CHAT, {"messages": []}, 400, "Invalid messages: expected from 1 to 200"),
+    "a picture": (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        400,
+        "Invalid text: expected a text, got none",
+    ),
+    "prompts of ids": (TEXT, {"prompt": [1, 2]}, 400, "Invalid prompt: expected a text, got [1, 2]"),
+}
+
+
+@pytest.mark.abuse("playground")
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_not_supported_is_refused_by_name(name: str) -> None:
+    path, more, status, words = BAD[name]
+    answer = post(path, asked(path) | more)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"].startswith(words)
+    assert answer.json()["error"]["type"] == "invalid_request_error"
