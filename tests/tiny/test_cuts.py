@@ -110,8 +110,9 @@ def test_the_parallel_batches_of_a_step_are_whole_traces_cut_at_lines_and_values
     batches = Batches(tokenizer, 0, 1, curriculum=FROM_CHECKPOINT)
     begun, starts, ends = [], 0, 0
     for step in range(16):
-        batch = batches.parallel(step)
-        assert torch.equal(batch.inputs, Batches(tokenizer, 0, 1, curriculum=FROM_CHECKPOINT).parallel(step).inputs)
+        batch = batches.parallel("traces", step)
+        again = Batches(tokenizer, 0, 1, curriculum=FROM_CHECKPOINT).parallel("traces", step)
+        assert torch.equal(batch.inputs, again.inputs)
         for targets, masked, weights in zip(batch.targets, batch.masked, batch.weights, strict=True):
             words = [tokenizer.id_to_token(i) for i in targets[masked].tolist()]
             assert words[-1] in (tokens.EOS, "\n")
@@ -125,3 +126,18 @@ def test_the_parallel_batches_of_a_step_are_whole_traces_cut_at_lines_and_values
     values = sum(before in (" a", " k", " n") and word[1:].isdigit() for before, word in begun)
     assert 0.2 < lines / len(begun) < 0.6
     assert 0.2 < values / len(begun) < 0.7
+
+
+def test_programs_with_parallel_cuts_are_whole_and_cut_at_lines_and_results():
+    tokenizer = tokens.build(100)
+    batches, begun = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT), []
+    for step in range(8):
+        batch = batches.parallel("code", step)
+        for targets, masked, weights in zip(batch.targets, batch.masked, batch.weights, strict=True):
+            words = [tokenizer.id_to_token(i) for i in targets[masked].tolist()]
+            assert words[0] == "def"
+            assert words[-1] == tokens.EOS
+            heavy = (weights[masked] == FIRST_WEIGHT).nonzero()[:, 0].tolist()
+            begun += [words[i - 1] for i in heavy if i]
+    assert sum(before.startswith("\n") for before in begun) > 100
+    assert sum(before == "  #" for before in begun) > 20

@@ -115,10 +115,10 @@ def test_the_loss_of_every_task_falls(runs):
 
 
 def test_the_log_names_every_part_of_the_curriculum(runs):
-    curriculum = FROM_NOTHING if runs.learned else FROM_CHECKPOINT
-    parts = [*curriculum.stages[0].recipes, *(["parallel"] if curriculum is FROM_CHECKPOINT else []), "drill"]
+    first = (FROM_NOTHING if runs.learned else FROM_CHECKPOINT).stages[0]
+    parts = [*first.recipes, *(f"parallel {task}" for task in first.parallel), "drill"]
     (*_, last) = re.findall(r"step.*", (runs.whole / "log.txt").read_text())
-    assert re.findall(r"([a-z]+) \d+\.\d{3}", last) == parts
+    assert re.findall(r"((?:parallel )?[a-z]+) \d+\.\d{3}", last) == parts
 
 
 def test_a_killed_run_ends_with_the_same_bits(runs):

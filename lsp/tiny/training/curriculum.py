@@ -8,11 +8,13 @@ before a sentence, so that the model learns which step comes next. The last stag
 larger numbers of Countdown.
 
 The second run starts from what the first has made and gives most of its time to traces, first short
-ones, then all, at last mostly long ones; the other tasks stay in every step, so that they are kept.
+ones, then all, then mostly long ones; the other tasks stay in every step, so that they are kept. At last
+there are drills of verdicts, the last thing about traces that the model learns.
 A stage begins at a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Stage:
     first_step: int
     recipes: dict[str, Recipe]
     drills: dict[str, int]  # rows of drills per rank and step, by kind
-    parallel: Recipe | None = None  # traces with parallel cuts
+    parallel: Mapping[str, Recipe] = field(default_factory=dict)  # the same tasks with parallel cuts
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ FIRST = (
 OLD = {
     "arithmetic": Recipe(2, 1, suffix=0.6, result_cut=0.2, step_cut=0.4, results=0.1, infill=0.1, reworded=0.3),
     "sudoku": replace(SUDOKU, batch=2, full_batch=1, infill=0.1, reworded=0.3),
-    "countdown": replace(SEARCH, batch=12, full_batch=3, infill=0.08, reworded=0.3, levels=(0, 0, 1, 1, 1)),
+    "countdown": replace(SEARCH, batch=9, full_batch=3, infill=0.08, reworded=0.3, levels=(0, 0, 1, 1, 1)),
     "code": Recipe(2, 1, result_cut=0.4, name_cut=0.1, step_cut=0.1, results=0.1, infill=0.1, reworded=0.3, weight=1.5),
 }
 TRACES = Recipe(
@@ -148,20 +150,32 @@ TRACES = Recipe(
     weight=1.5,
     levels=(185, 185, 250),
 )
-PARALLEL = Recipe(5, 5, reworded=0.3, weight=2.0, levels=TRACES.levels)
+PARALLEL = Recipe(4, 4, reworded=0.3, weight=2.0, levels=TRACES.levels)
+PROGRAMS = Recipe(3, 3, reworded=0.3, weight=1.5, levels=(4, 5, 6, 6, 7, 7, 8, 8))
 FEW_DRILLS = {"code": 1, "countdown": 1}
 LONG = (185, 250, 335, 335, 420, 420)
 
 CONTINUED = (
-    Stage(0, {**OLD, "traces": TRACES}, FEW_DRILLS, PARALLEL),
-    Stage(240, {**OLD, "traces": replace(TRACES, full=0.15)}, FEW_DRILLS, replace(PARALLEL, levels=())),
+    Stage(0, {**OLD, "traces": TRACES}, FEW_DRILLS, {"traces": PARALLEL, "code": PROGRAMS}),
+    Stage(
+        240,
+        {**OLD, "traces": replace(TRACES, full=0.15)},
+        FEW_DRILLS,
+        {"traces": replace(PARALLEL, levels=()), "code": PROGRAMS},
+    ),
     Stage(
         480,
         {**OLD, "traces": replace(TRACES, full=0.25, levels=LONG)},
         FEW_DRILLS,
-        replace(PARALLEL, levels=LONG),
+        {"traces": replace(PARALLEL, levels=LONG), "code": PROGRAMS},
+    ),
+    Stage(
+        3104,
+        {**OLD, "traces": replace(TRACES, full=0.25, levels=LONG)},
+        {**FEW_DRILLS, "verdicts": 6},
+        {"traces": replace(PARALLEL, levels=LONG), "code": PROGRAMS},
     ),
 )
 
 FROM_NOTHING = Curriculum(FIRST, steps=3400)
-FROM_CHECKPOINT = Curriculum(CONTINUED, steps=1600, rate=0.6)
+FROM_CHECKPOINT = Curriculum(CONTINUED, steps=6000, rate=0.6)

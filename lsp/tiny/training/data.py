@@ -31,6 +31,7 @@ WEIGHT_CAP = 8.0
 POOL = 8
 """Steps that share one pool of examples, which is sorted by length before it is cut."""
 
+VERDICTS = (" yes", " no")
 DRILL_LENGTH = 3
 """Unrelated results in a row of drills."""
 
@@ -72,14 +73,33 @@ def _name_drills(rng: random.Random, rows: int) -> list[str]:
     return [f"{p.prompt.partition(',')[0]}\n{p.answer.partition(':')[0]}" for p in problems]
 
 
+def _verdict_drills(rng: random.Random, rows: int) -> list[str]:
+    """Lines of different traces that end with a verdict, as many with each."""
+    lines: dict[str, list[str]] = {"yes": [], "no": []}
+    while min(map(len, lines.values())) < -(-rows * DRILL_LENGTH // 2):
+        for line in draw("traces", rng, "train").answer.split("\n"):
+            if (verdict := line.rpartition(" ")[2]) in lines:
+                lines[verdict].append(line)
+    some = [
+        line for pair in zip(*(rng.sample(each, len(each)) for each in lines.values()), strict=False) for line in pair
+    ]
+    some = some[: rows * DRILL_LENGTH]
+    rng.shuffle(some)
+    return ["\n".join(some[i::rows]) for i in range(rows)]
+
+
 @dataclass(frozen=True)
 class Drill:
     """Rows of text, and which tokens of a row are hidden."""
 
     texts: Callable[[random.Random, int], list[str]]
-    sign: str
+    signs: tuple[str, ...]
     hidden: Callable[[random.Random, list[int]], list[int]]
-    """Positions to hide, given those of the sign."""
+    """Positions to hide, given those of the signs."""
+
+
+def _themselves(_: random.Random, signs: list[int]) -> list[int]:
+    return signs
 
 
 def _next(_: random.Random, signs: list[int]) -> list[int]:
@@ -96,11 +116,12 @@ def _one_before(rng: random.Random, signs: list[int]) -> list[int]:
 
 
 DRILLS = {
-    "arithmetic": Drill(_arithmetic_drills, " =", _next),
-    "countdown": Drill(_countdown_drills, " =", _next),
-    "inverse": Drill(_countdown_drills, " =", _one_before),
-    "code": Drill(_code_drills, "  #", _every_other_next),
-    "names": Drill(_name_drills, "def", _next),
+    "arithmetic": Drill(_arithmetic_drills, (" =",), _next),
+    "countdown": Drill(_countdown_drills, (" =",), _next),
+    "inverse": Drill(_countdown_drills, (" =",), _one_before),
+    "code": Drill(_code_drills, ("  #",), _every_other_next),
+    "names": Drill(_name_drills, ("def",), _next),
+    "verdicts": Drill(_verdict_drills, VERDICTS, _themselves),
 }
 
 WINDOW = 10
@@ -133,7 +154,7 @@ class Batches:
         self.tokenizer, self.seed, self.rank, self.scale = tokenizer, seed, rank, scale
         self.curriculum = curriculum
         first = curriculum.stages[0]
-        self.parts = (*first.recipes, *(["parallel"] if first.parallel else []), "drill")
+        self.parts = (*first.recipes, *(f"parallel {task}" for task in first.parallel), "drill")
         self.mask_id = tokens.token_id(tokenizer, tokens.MASK)
         self.eos_id = tokens.token_id(tokenizer, tokens.EOS)
         self._pools: dict[str, tuple[int, list[list[tuple[list[int], int]]]]] = {}
@@ -143,10 +164,10 @@ class Batches:
         stage = self.curriculum.at(step)
         if part == "drill":
             return self.drill(step), 1.0
-        if part == "parallel":
-            assert stage.parallel is not None
-            return self.parallel(step), stage.parallel.weight
-        return self.batch(part, step), stage.recipes[part].weight
+        kind, _, task = part.partition(" ")
+        if task:
+            return self.parallel(task, step), stage.parallel[task].weight
+        return self.batch(kind, step), stage.recipes[kind].weight
 
     def batch(self, task: str, step: int) -> Batch:
         recipe = self.curriculum.at(step).recipes[task]
@@ -176,19 +197,18 @@ class Batches:
         inputs = targets.masked_fill(masked, self.mask_id)
         return Batch(inputs, targets, masked, weights, sum(len(i) + 1 - p for i, p in examples))
 
-    def parallel(self, step: int) -> Batch:
-        """Traces with parallel cuts."""
-        recipe = self.curriculum.at(step).parallel
-        assert recipe is not None
-        rng = random.Random(f"{self.seed} {self.rank} parallel {step}")
+    def parallel(self, task: str, step: int) -> Batch:
+        """Answers with parallel cuts."""
+        part = f"parallel {task}"
+        rng = random.Random(f"{self.seed} {self.rank} {part} {step}")
         generator = torch.Generator().manual_seed(rng.getrandbits(60))
-        examples = self._examples("traces", step, recipe, "parallel")
-        lines, rows = self._signs(LINE_ENDS["traces"]), []
+        examples = self._examples(task, step, self.curriculum.at(step).parallel[task], part)
+        lines, rows = self._signs(LINE_ENDS[task]), []
         for ids, prompt in examples:
             row = torch.tensor([*ids, self.eos_id])
             places, given = window(row, prompt, lines, WINDOW, generator)
             row = row[places]
-            cuts = choose_cuts(row, given, lines, self._results(row[None])[0], generator)
+            cuts = choose_cuts(row, given, lines, self._results(row[None], task)[0], generator)
             rows.append(Row(row, given, places, cuts))
         return lay_out(rows, self.mask_id, self.eos_id)
 
@@ -198,10 +218,10 @@ class Batches:
         rows: list[tuple[list[int], list[int]]] = []
         for kind, count in self.curriculum.at(step).drills.items():
             drill = DRILLS[kind]
-            sign = tokens.token_id(self.tokenizer, drill.sign)
+            signs = {tokens.token_id(self.tokenizer, sign) for sign in drill.signs}
             for text in drill.texts(rng, count):
                 ids = self.tokenizer.encode(text).ids
-                rows.append((ids, drill.hidden(rng, [i for i, token in enumerate(ids) if token == sign])))
+                rows.append((ids, drill.hidden(rng, [i for i, token in enumerate(ids) if token in signs])))
         targets = torch.full((len(rows), max(len(ids) for ids, _ in rows)), self.eos_id)
         masked = torch.zeros(targets.shape, dtype=torch.bool)
         for i, (ids, hidden) in enumerate(rows):
@@ -261,17 +281,13 @@ class Batches:
     def _signs(self, words: tuple[str, ...]) -> Tensor:
         return torch.tensor([tokens.token_id(self.tokenizer, word) for word in words])
 
-    def _announced(self, targets: Tensor, task: str) -> Tensor:
-        """Positions right before a result, [B, T] bool."""
+    def _results(self, targets: Tensor, task: str) -> Tensor:
+        """What was computed: what follows an announcement, in traces the values and the verdicts, [B, T] bool."""
         if task in ANNOUNCES:
-            return targets == tokens.token_id(self.tokenizer, ANNOUNCES[task])
-        return self._results(targets).roll(-1, 1)
-
-    def _results(self, targets: Tensor) -> Tensor:
-        """The values and the verdicts in the lines of traces, [B, T] bool."""
+            return (targets == tokens.token_id(self.tokenizer, ANNOUNCES[task])).roll(1, 1)
         numbers = self._signs(tuple(f" {number}" for number in range(MAX_NUMBER + 1)))
         named = torch.isin(targets.roll(1, 1), self._signs((" a", " k", " n")))
-        return (torch.isin(targets, numbers) & named) | torch.isin(targets, self._signs((" yes", " no")))
+        return (torch.isin(targets, numbers) & named) | torch.isin(targets, self._signs(VERDICTS))
 
     def _mask(
         self,
@@ -299,8 +315,8 @@ class Batches:
         lengths = ((targets != self.eos_id) & region).sum(1)
         cut = prompts + (uniform(rows) * (lengths + 1)).long()
         if recipe.result_cut:
-            announced = self._announced(targets, task) & region
-            picked = torch.multinomial(announced.float(), 1, generator=generator)[:, 0] + 1
+            results = self._results(targets, task) & region
+            picked = torch.multinomial(results.float(), 1, generator=generator)[:, 0]
             cut = torch.where(uniform(rows) < recipe.result_cut, picked, cut)
         if recipe.name_cut:
             cut = torch.where(uniform(rows) < recipe.name_cut, prompts + 1, cut)

@@ -3,7 +3,7 @@
 Accuracy of Full decoding (one token a pass, the most confident), over the whole answer and in
 blocks from left to right, per task and difficulty, with 95 % Wilson intervals, on problems that
 were never trained on; with --threshold every token of that confidence is committed as well.
-Decoding is uncached, by the project's own loop.
+Decoding is by the project's own loop, and uncached but for traces, which would take an hour.
 """
 
 import argparse
@@ -25,6 +25,8 @@ from lsp.tiny.tasks import REGION, TASKS, TEMPLATES, Problem, generate, verify
 from lsp.tiny.tasks import region as region_of
 
 BATCH = 50
+UNSAID = {"template": 0, "cache": "none"}
+"""What a row of scores means where it does not say."""
 
 
 def decode(
@@ -36,11 +38,20 @@ def decode(
     block_length: int | None = None,
     threshold: float | None = None,
 ) -> tuple[list[str], list[int]]:
-    """Answers and the number of passes each took, by Full or by Threshold, uncached."""
+    """Answers and the number of passes each took, by Full or by Threshold."""
     scheduler = Full() if threshold is None else Threshold(threshold)
-    options = {"scheduler": scheduler, "block_length": block_length or region, "cache": "none", "tokenizer": tokenizer}
-    answers = lsp.generate(model, list(prompts), max_new_tokens=region, **options)
+    options: dict[str, Any] = {
+        "scheduler": scheduler,
+        "block_length": block_length or region,
+        "cache": cache_for(region),
+    }
+    answers = lsp.generate(model, list(prompts), max_new_tokens=region, tokenizer=tokenizer, **options)
     return [answer.text or "" for answer in answers], [answer.passes for answer in answers]
+
+
+def cache_for(region: int) -> str:
+    """The cache that answers of this length are decoded with: none, or for long ones that of the prefix."""
+    return "none" if region <= REGION else "prefix"
 
 
 def score(
@@ -112,7 +123,7 @@ def main() -> None:
             block_length = asked if asked < REGION else region_of(task)
             before = time.monotonic()
             verdicts, passes = score(model, tokenizer, problems, block_length, options.threshold)
-            settings = {"decoding": how, "block_length": block_length, **drawn}
+            settings = {"decoding": how, "block_length": block_length, "cache": cache_for(region_of(task)), **drawn}
             mean = round(sum(passes) / len(passes), 2)
             row = settings | {"passes": mean} | summarise(problems, verdicts)
             where = "whole" if block_length >= REGION else f"blocks of {block_length}"
@@ -121,7 +132,7 @@ def main() -> None:
             print(report("all", row))
             for level, group in row["levels"].items():
                 print(report(f"level {level}", group))
-            others = [r for r in scores.get(task, []) if any(r.get(key, 0) != value for key, value in settings.items())]
+            others = [r for r in scores.get(task, []) if {**UNSAID, **r} | settings != {**UNSAID, **r}]
             scores[task] = [*others, row]
             if options.json:
                 write_whole(options.json, json.dumps(scores, indent=2) + "\n")
