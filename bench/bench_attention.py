@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
-from bench.limits import gemm
-from bench.ratios import Contender, Report, interleave, on_threads, repeated
+from bench.limits import limits, taken_out
+from bench.ratios import LIMIT, OURS, Contender, Report, interleave, on_threads, repeated
 from bench.sizes import sized
-from bench.support import COMPILER
+from bench.support import COMPILER, compiled
 from lsp_kernels import PrefixCache, reference, suffix_attention
 
 HEADS = sized([(32, 32), (28, 4)], tiny=[(2, 2), (7, 1)])
@@ -21,7 +21,8 @@ SIZE = sized(128, tiny=32)
 PREFIX, SUFFIX = sized((1024, 64), tiny=(40, 8))
 RAGGED_PREFIXES = sized([64, 1024, 200, 700, 333, 512, 900, 128], tiny=[64, 0, 20])
 RAGGED_SUFFIXES = sized([8, 64, 16, 48, 24, 56, 32, 40], tiny=[8, 3, 16])
-LENGTHS = sized([(1024, 1), (1024, 8), (128, 16), (8192, 16), (0, 256)], tiny=[(40, 1), (0, 20)])
+LENGTHS = [(0, 256), (0, 32), (128, 32), (512, 32), (1024, 1), (1024, 32), (2048, 32), (4096, 32), (8192, 32)]
+LENGTHS = sized(LENGTHS, tiny=[(40, 1), (0, 20)])
 LONG = sized(16384, tiny=100)
 OVERHEAD_CALLS = sized(100, tiny=2)
 
@@ -53,9 +54,27 @@ class Pass:
         pairs = sum(n * (p + n) for p, n in zip(self.prefixes, self.suffixes, strict=True))
         return 4 * self.heads[0] * SIZE * pairs
 
+    @property
+    def elements(self) -> int:
+        """Of all keys and values."""
+        return 2 * SIZE * self.heads[1] * (sum(self.prefixes) + sum(self.suffixes))
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        return (self.q, self.k, self.v, self.k_cache, self.v_cache, self.borders, *self.lengths)
+
     def ours(self) -> Tensor:
-        tensors = (self.q, self.k, self.v, self.k_cache, self.v_cache)
-        return suffix_attention(*tensors, self.borders, *self.lengths)
+        return suffix_attention(*self.operands)
+
+    def reference(self) -> Tensor:
+        out: Tensor = reference.suffix_attention(*self.operands)
+        return out
+
+    def compiled(self) -> Contender:
+        """What torch.compile makes of the reference."""
+        fast = compiled(reference.suffix_attention)
+        torch.testing.assert_close(fast(*self.operands), self.ours(), rtol=0.05, atol=0.05)
+        return lambda: fast(*self.operands)
 
     def padded(self) -> Tensor:
         return self.sdpa(self.padded_k, self.padded_v, self.mask)
@@ -66,7 +85,7 @@ class Pass:
     def concatenated(self) -> Tensor:
         """One sequence: torch.cat puts the new keys behind the prefix, as most code does today."""
         k, v = (
-            torch.cat([cache[:, :, :PREFIX], new.transpose(0, 1)[None]], dim=2)
+            torch.cat([cache[:, :, : self.prefixes[0]], new.transpose(0, 1)[None]], dim=2)
             for cache, new in ((self.k_cache, self.k), (self.v_cache, self.v))
         )
         return self.sdpa(k, v)
@@ -102,16 +121,13 @@ def compiled_flex(work: Pass) -> Contender | None:
     return run
 
 
-def show(report: Report, title: str, case: str, times: dict[str, float], flops: int) -> float:
-    """Prints everyone's time as a multiple of ours, and our rate; returns its share of the limit."""
-    rate = flops / times["ours"]
-    limit = gemm(torch.float32)[1] / times["gemm"]
-    cells = {"ours": f"{times['ours'] * 1e3:.2f} ms"}
-    cells |= {
-        name: f"{seconds / times['ours']:.2f}x" for name, seconds in times.items() if name not in ("ours", "gemm")
-    }
-    report.add(title, case, cells | {"GF/s": f"{rate / 1e9:.0f}", "of the GEMM rate": f"{100 * rate / limit:.0f} %"})
-    return rate / limit
+def show(report: Report, title: str, case: str, times: dict[str, float], work: Pass, **facts: object) -> float:
+    """Writes everyone's time as a multiple of ours, and our rate; returns its share of the rate of a product."""
+    best, read = taken_out(times)
+    rate, times[LIMIT] = work.flops / times[OURS], max(work.flops / best, read)
+    cells = {"GF/s": f"{rate / 1e9:.0f}", "of the GEMM rate": f"{100 * rate / best:.0f} %"}
+    report.compare(title, case, times, over=OURS, cells=cells, **facts)
+    return rate / best
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -120,19 +136,21 @@ def bench_suffix_attention(benchmark, report: Report, hq: int, hkv: int, dtype: 
     work = Pass((hq, hkv), dtype, [PREFIX], [SUFFIX])
     work.check()
     contenders = {
-        "ours": work.ours,
+        OURS: work.ours,
         "SDPA on a view": work.view,
         "cat + SDPA": work.concatenated,
-        "gemm": gemm(dtype)[0],
+        "reference": work.reference,
+        "compiled reference": work.compiled(),
+        **limits(dtype, work.elements),
     }
     if flex := compiled_flex(work):
         contenders["FlexAttention on a view"] = flex
     times = interleave(contenders, rounds=41)
-    case = f"{hq}/{hkv} heads, {str(dtype)[6:]}"
-    share = show(report, f"{SUFFIX} queries on a prefix of {PREFIX}: time of each over ours", case, times, work.flops)
-    report.target(f"attention {case}, SDPA on a view / ours", times["SDPA on a view"] / times["ours"], at_least=1.0)
+    case, facts = f"{hq}/{hkv} heads, {str(dtype)[6:]}", {"heads": [hq, hkv], "dtype": str(dtype)[6:]}
+    share = show(report, f"suffix_attention, {SUFFIX} queries on a prefix of {PREFIX}", case, times, work, **facts)
+    report.target(f"attention {case}, SDPA on a view / ours", times["SDPA on a view"] / times[OURS], at_least=1.0)
     bound = 1.35 if hq == hkv else 1.15
-    report.target(f"attention {case}, cat + SDPA / ours", times["cat + SDPA"] / times["ours"], at_least=bound)
+    report.target(f"attention {case}, cat + SDPA / ours", times["cat + SDPA"] / times[OURS], at_least=bound)
     report.target(f"attention {case}, share of the GEMM rate", share, at_least=0.8)
     benchmark.pedantic(work.ours, rounds=5)
 
@@ -142,22 +160,30 @@ def bench_suffix_attention(benchmark, report: Report, hq: int, hkv: int, dtype: 
 def bench_ragged_batch(benchmark, report: Report, hq: int, hkv: int, dtype: torch.dtype) -> None:
     work = Pass((hq, hkv), dtype, RAGGED_PREFIXES, RAGGED_SUFFIXES)
     work.check()
-    times = interleave({"ours": work.ours, "padded SDPA": work.padded, "gemm": gemm(dtype)[0]}, rounds=21)
-    case = f"{hq}/{hkv} heads, {str(dtype)[6:]}"
-    show(report, f"ragged batch of {len(RAGGED_SUFFIXES)}: time of each over ours", case, times, work.flops)
-    report.target(f"ragged {case}, padded SDPA / ours", times["padded SDPA"] / times["ours"], at_least=2.0)
+    contenders = {OURS: work.ours, "padded SDPA": work.padded, "reference": work.reference}
+    times = interleave(contenders | limits(dtype, work.elements), rounds=21)
+    case, facts = f"{hq}/{hkv} heads, {str(dtype)[6:]}", {"heads": [hq, hkv], "dtype": str(dtype)[6:]}
+    show(report, f"suffix_attention, ragged batch of {len(RAGGED_SUFFIXES)}", case, times, work, **facts)
+    report.target(f"ragged {case}, padded SDPA / ours", times["padded SDPA"] / times[OURS], at_least=2.0)
     benchmark.pedantic(work.ours, rounds=5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["even", "ragged"])
 @pytest.mark.parametrize(("prefix", "suffix"), LENGTHS)
-def bench_lengths(benchmark, report: Report, prefix: int, suffix: int, dtype: torch.dtype) -> None:
-    """Other lengths with 8/2 heads, without targets."""
-    work = Pass((8, 2), dtype, [prefix], [suffix])
+def bench_lengths(benchmark, report: Report, prefix: int, suffix: int, kind: str, dtype: torch.dtype) -> None:
+    """Other lengths with 8/2 heads, without targets: one sequence, or four of which three are shorter."""
+    parts = [1] if kind == "even" else [1, 2, 4, 8]
+    work = Pass((8, 2), dtype, [prefix // part for part in parts], [-(-suffix // part) for part in parts])
     work.check()
-    times = interleave({"ours": work.ours, "SDPA on a view": work.view, "gemm": gemm(dtype)[0]}, rounds=21)
-    case = f"prefix {prefix}, {suffix} queries, {str(dtype)[6:]}"
-    show(report, "other lengths, 8/2 heads: time of each over ours", case, times, work.flops)
+    rivals = {"SDPA on a view": work.view, "cat + SDPA": work.concatenated}
+    if kind == "ragged":
+        rivals = {"padded SDPA": work.padded}
+    contenders = {OURS: work.ours, **rivals, "reference": work.reference}
+    times = interleave(contenders | limits(dtype, work.elements), rounds=15, seconds=1.0)
+    of = "" if kind == "even" else ", and of a half, a quarter and an eighth"
+    title, case = f"suffix_attention, {kind} lengths, 8/2 heads", f"prefix {prefix}, {suffix} queries{of}"
+    show(report, title, f"{case}, {str(dtype)[6:]}", times, work, prefix=prefix, dtype=str(dtype)[6:])
     benchmark.pedantic(work.ours, rounds=5)
 
 
@@ -168,7 +194,8 @@ def bench_few_heads(benchmark, report: Report) -> None:
 
     times = interleave({"one thread": on_threads(1, work.ours), "two threads": on_threads(2, work.ours)}, rounds=31)
     gain = times["one thread"] / times["two threads"]
-    report.add(f"one head, prefix {LONG}: speed of two threads over one", "float32", {"two threads": f"{gain:.2f}x"})
+    cells = {"two threads over one": f"{gain:.2f}x"}
+    report.compare(f"one head, prefix {LONG}", "float32", times, over="one thread", ours=["two threads"], cells=cells)
     benchmark.pedantic(work.ours, rounds=5)
 
 

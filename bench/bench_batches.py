@@ -78,7 +78,7 @@ def bench_batches(benchmark, report: Report, name: str) -> None:
     assert all(texts[way] == texts[ONE_BY_ONE] for way in rows)
 
     times = interleave(
-        {way: (lambda way=way: decode(model, way, prompts, SEATS, **arguments)) for way in rows}, rounds=5
+        {way: (lambda way=way: decode(model, way, prompts, SEATS, **arguments)) for way in rows}, rounds=3
     )
     title = f"{name}: {PROBLEMS} mixed problems on the embedded model, batches of {SEATS}"
     for way, seconds in times.items():

@@ -1,9 +1,7 @@
-"""The decoding loop: its own cost, what each scheduler's passes cost, and how the cost grows with the answer."""
+"""The decoding loop: its own cost, and what each scheduler's passes cost."""
 
 from __future__ import annotations
 
-import math
-import time
 from itertools import islice
 
 import pytest
@@ -24,7 +22,6 @@ MODEL = sized((32000, 768, 12, 12, 2048), tiny=(500, 64, 2, 2, 96))  # vocabular
 VOCABULARY, SHAPE = MODEL[0], f"{MODEL[2]} x {MODEL[1]}"
 PASSES = sized(8, tiny=2)
 PROBLEMS = sized(12, tiny=1)
-LENGTHS = sized([64, 128, 256, 512, 1024], tiny=[8, 16])
 FAST_DLLM = {"block_length": 16, "cache": "block"}
 CONTENDERS = {
     "Full": (lsp.Full(), {"block_length": 16}),
@@ -107,9 +104,9 @@ def bench_sampling(benchmark, report: Report, model: Transformer) -> None:
         "temperature 0.7, log-probabilities": lambda: tokens(0.7, logprobs=True),
     }
     times = interleave(contenders)
-    for name, seconds in times.items():
-        cells = {"ms": f"{seconds / PASSES * 1e3:.2f}", "of greedy": f"{seconds / times['greedy']:.2f}"}
-        report.add(f"a sampled step, {SHAPE}, prompt {PROMPT}, {NEW} masks, {VOCABULARY} ids", name, cells)
+    times = {name: seconds / PASSES for name, seconds in times.items()}
+    case = f"{SHAPE}, prompt {PROMPT}, {NEW} masks, {VOCABULARY} ids"
+    report.compare("a sampled step", case, times, over="greedy", ours=list(times))
     benchmark.pedantic(contenders["temperature 0.7"], rounds=1)
 
 
@@ -141,48 +138,3 @@ def bench_schedulers(benchmark, report: Report, task: str) -> None:
         }
         report.add(f"{task}, embedded model, a problem on average", name, cells)
     benchmark.pedantic(run, args=("LSP, guarded",), rounds=1)
-
-
-def exponent(lengths: list[int], costs: list[float]) -> float:
-    """The power of the length with which the cost grows, from the two longest."""
-    return math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2])
-
-
-def bench_growth(benchmark, report: Report, model: Transformer) -> None:
-    """Counted flops of a whole answer, and its time from three timed passes: at the start, half-way and at the end."""
-    lengths, per_pass = LENGTHS, 8
-    kinds = {
-        "Full, uncached": (1, None, False),
-        "Full, prefix cache": (1, None, True),
-        f"LSP, {per_pass} tokens a pass": (per_pass, None, True),
-        f"LSP, {per_pass} tokens a pass, lookahead 64": (per_pass, 64, True),
-    }
-
-    def timed(tokens: int, prefix: int) -> float:
-        cache = model.new_cache(1, prefix)
-        borders = torch.tensor([0, tokens], dtype=torch.int32)
-        if prefix:
-            ids = torch.randint(2, VOCABULARY, (prefix,))
-            model(ids, torch.arange(prefix), torch.tensor([0, prefix], dtype=torch.int32), cache, [prefix])
-        ids, places = torch.randint(2, VOCABULARY, (tokens,)), torch.arange(prefix, prefix + tokens)
-        begin = time.perf_counter()
-        model(ids, places, borders, cache, [0])
-        return time.perf_counter() - begin
-
-    timed(64, 64)
-    for name, (step, lookahead, cached) in kinds.items():
-        flops, seconds = [], []
-        for n in lengths:
-            shapes = []
-            for done in range(0, n, step):
-                # Full commits scattered tokens: to the end it may be that only the prompt can be frozen
-                frozen = PROMPT + done if cached and step > 1 else PROMPT if cached else 0
-                end = min(PROMPT + n, PROMPT + done + (lookahead or n))
-                shapes.append((end - frozen, frozen))
-            flops.append(sum(pass_flops(model.config, t, p, step) for t, p in shapes))
-            sample = [timed(*shapes[i]) for i in (0, len(shapes) // 2, len(shapes) - 1)]
-            seconds.append(len(shapes) * (sample[0] + 4 * sample[1] + sample[2]) / 6)
-        cells = {f"{n}": f"{f / 1e9:.0f} GF, {s:.2f} s" for n, f, s in zip(lengths, flops, seconds, strict=True)}
-        cells["exponent"] = f"{exponent(lengths, flops):.2f} counted, {exponent(lengths, seconds):.2f} timed"
-        report.add(f"growth with the generated length, {SHAPE}, prompt {PROMPT}", name, cells)
-    benchmark.pedantic(timed, args=(64, 128), rounds=1)

@@ -7,16 +7,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bench.limits import read_bytes
+from bench.limits import limits, taken_out
 from bench.memory import MEASURABLE, peak_of
-from bench.ratios import Report, interleave
+from bench.ratios import LIMIT, OURS, Contender, Report, interleave
 from bench.sizes import sized
-from bench.support import DTYPES, RULE, all_scored, softmax_confidence, vocabulary_of
-from lsp_kernels import Noise, commit_prefix, linear_commit_prefix, linear_token_stats, token_stats
+from bench.support import DTYPES, RULE, all_scored, compiled, softmax_confidence, vocabulary_of
+from lsp_kernels import Commit, Noise, commit_prefix, linear_commit_prefix, linear_token_stats, reference, token_stats
 
 SIZE, TILE = sized((126464, 2048), tiny=(700, 128))
-ROWS = sized([1, 16, 64, 256, 1024], tiny=[1, 20])
 HIDDEN = sized([1024, 4096], tiny=[64])
+SHAPES = [(rows, 1024, SIZE) for rows in (1, 16, 64, 256, 1024)]
+SHAPES += [(rows, 4096, SIZE) for rows in (1, 16, 64)] + [(64, 1024, size) for size in (32000, 152064)]
+SHAPES = sized(SHAPES, tiny=[(1, 64, SIZE), (20, 64, SIZE)])
+MANY = 256  # rows from which on a product takes seconds in 16 bits, so that fewer contenders take part
 MOST = {torch.float32: {16: 0.45, 64: 0.65, 256: 0.85}, torch.bfloat16: {16: 1.0, 64: 1.0, 256: 0.95}}  # of F.linear
 
 
@@ -25,46 +28,66 @@ def tiled(hidden: Tensor, weight: Tensor) -> list[object]:
     return [token_stats(hidden @ tile.T) for tile in weight.split(TILE)]
 
 
+class Work:
+    """Hidden states, the weight, and who makes a commit of them."""
+
+    def __init__(self, rows: int, d: int, size: int, dtype: torch.dtype) -> None:
+        self.rows, self.hidden, self.weight = rows, torch.randn(rows, d).to(dtype), torch.randn(size, d).to(dtype)
+        self.arguments = {"n_active": all_scored(rows), "rule": RULE, "vocabulary": vocabulary_of(size)}
+
+    def ours(self, **noise: Noise) -> Commit:
+        return linear_commit_prefix(self.hidden, self.weight, **noise, **self.arguments)
+
+    def check(self) -> None:
+        """No speed is printed for a wrong result."""
+        logits = self.hidden.float() @ self.weight.float().T
+        expected = commit_prefix(logits, **self.arguments)
+        sure = expected.margins > 1e-3
+        assert torch.equal(self.ours().tokens[sure], expected.tokens[sure])
+
+    def contenders(self) -> dict[str, Contender]:
+        hidden, weight, arguments = self.hidden, self.weight, self.arguments
+        few = {
+            "F.linear": lambda: F.linear(hidden, weight),
+            OURS: self.ours,
+            "+ float64 softmax": lambda: softmax_confidence(F.linear(hidden, weight)),
+            **limits(weight.dtype, weight.numel()),
+        }
+        if self.rows > MANY:
+            return few
+        noise, fast = Noise(1.0, 5, torch.arange(self.rows)), compiled(reference.linear_commit_prefix)
+        return few | {
+            "with noise": lambda: self.ours(noise=noise),
+            "with log-odds": lambda: linear_token_stats(hidden, weight),
+            "with entropy": lambda: linear_token_stats(hidden, weight, entropy=True),
+            "+ commit_prefix": lambda: commit_prefix(F.linear(hidden, weight), **arguments),
+            "+ topk(2)": lambda: torch.topk(F.linear(hidden, weight), 2, dim=-1),
+            "tiles": lambda: tiled(hidden, weight),
+            "reference": lambda: reference.linear_commit_prefix(hidden, weight, **arguments),
+            "compiled reference": lambda: fast(hidden, weight, **arguments),
+        }
+
+
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
-@pytest.mark.parametrize("d", HIDDEN)
-@pytest.mark.parametrize("rows", ROWS)
-def bench_linear_commit_prefix(benchmark, report: Report, rows: int, d: int, dtype: torch.dtype) -> None:
-    hidden, weight = torch.randn(rows, d).to(dtype), torch.randn(SIZE, d).to(dtype)
-    arguments = {"n_active": all_scored(rows), "rule": RULE, "vocabulary": vocabulary_of(SIZE)}
-
-    def ours() -> object:
-        return linear_commit_prefix(hidden, weight, **arguments)
-
-    logits = hidden.float() @ weight.float().T
-    sure = commit_prefix(logits, **arguments).margins > 1e-3
-    assert torch.equal(ours().tokens[sure], commit_prefix(logits, **arguments).tokens[sure])
-    del logits
-    noise = Noise(1.0, 5, torch.arange(rows))
-    contenders = {
-        "F.linear": lambda: F.linear(hidden, weight),
-        "ours": ours,
-        "with noise": lambda: linear_commit_prefix(hidden, weight, noise=noise, **arguments),
-        "with log-odds": lambda: linear_token_stats(hidden, weight),
-        "with entropy": lambda: linear_token_stats(hidden, weight, entropy=True),
-        "+ commit_prefix": lambda: commit_prefix(F.linear(hidden, weight), **arguments),
-        "+ topk(2)": lambda: torch.topk(F.linear(hidden, weight), 2, dim=-1),
-        "tiles": lambda: tiled(hidden, weight),
-        "read": lambda: read_bytes(weight),
-    }
-    if rows <= 64:
-        contenders["+ float64 softmax"] = lambda: softmax_confidence(F.linear(hidden, weight))
-    times = interleave(contenders, rounds=5)
-    case = f"{rows} rows, d = {d}, {str(dtype)[6:]}"
-    cells = {"F.linear": f"{times['F.linear'] * 1e3:.1f} ms"}
-    cells |= {name: f"{seconds / times['F.linear']:.2f}" for name, seconds in times.items() if name != "F.linear"}
-    report.add("linear_commit_prefix: time of each as a multiple of F.linear alone", case, cells)
-    report.target(f"head {case}, noise / greedy", times["with noise"] / times["ours"], at_most=1.5)
+@pytest.mark.parametrize(("rows", "d", "size"), SHAPES)
+def bench_linear_commit_prefix(benchmark, report: Report, rows: int, d: int, size: int, dtype: torch.dtype) -> None:
+    work = Work(rows, d, size, dtype)
+    work.check()
+    times = interleave(work.contenders(), rounds=5, seconds=3.0)
+    rate, read = taken_out(times)
+    times[LIMIT] = max(2 * rows * d * size / rate, read)
+    case = f"{rows} rows, d = {d}, {size} ids, {str(dtype)[6:]}"
+    ours = [name for name in (OURS, "with noise", "with log-odds", "with entropy") if name in times]
+    facts = {"rows": rows, "d": d, "vocabulary": size, "dtype": str(dtype)[6:]}
+    report.compare("linear_commit_prefix", case, times, over="F.linear", ours=ours, **facts)
+    if rows <= MANY:
+        report.target(f"head {case}, noise / greedy", times["with noise"] / times[OURS], at_most=1.5)
     if rows == 1:
-        report.target(f"head {case} / reading the weight", times["ours"] / times["read"], at_most=1.3)
-    elif d == 1024 and (most := MOST[dtype].get(rows)):
-        report.target(f"head {case} / F.linear", times["ours"] / times["F.linear"], at_most=most)
+        report.target(f"head {case} / reading the weight", times[OURS] / read, at_most=1.3)
+    elif (d, size) == (1024, SIZE) and (most := MOST[dtype].get(rows)):
+        report.target(f"head {case} / F.linear", times[OURS] / times["F.linear"], at_most=most)
     benchmark.extra_info.update(times)
-    benchmark.pedantic(ours, rounds=3)
+    benchmark.pedantic(work.ours, rounds=3)
 
 
 SETUP = """
@@ -84,8 +107,10 @@ CODE = "linear_commit_prefix(hidden, weight, rule=rule)"
 def bench_peak_memory(benchmark, report: Report, d: int, dtype: torch.dtype) -> None:
     for rows in sized([64, 256, 1024], tiny=[64]):
         peak, _ = peak_of(SETUP, CODE, str(rows), str(d), str(SIZE), str(dtype)[6:])
-        share = peak / (rows * SIZE * dtype.itemsize)
+        whole = float(rows * SIZE * dtype.itemsize)
+        share = peak / whole
         case = f"{rows} rows, d = {d}, {str(dtype)[6:]}"
-        report.add("linear_commit_prefix: peak memory", case, {"bytes": f"{peak}", "of the logits": f"{share:.1%}"})
+        values, cells = {OURS: float(peak), "logits": whole}, {"of the logits": f"{share:.1%}"}
+        report.compare("linear_commit_prefix: peak memory", case, values, over="logits", unit="bytes", cells=cells)
         report.target(f"head {case}, peak memory / logits", share, at_most=0.03)
     benchmark.pedantic(lambda: None, rounds=1)

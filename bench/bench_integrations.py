@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bench.limits import read_bytes
-from bench.ratios import Report, interleave
+from bench.ratios import LIMIT, OURS, Report, interleave
 from bench.sizes import sized
 from bench.support import softmax_confidence
 from lsp.integrations import dinfer, dream, fast_dllm, llada
@@ -18,7 +18,6 @@ from lsp_kernels import PrefixRule
 DTYPES = [torch.float32, torch.bfloat16]
 ROWS, SIZE, MASK, EOS = sized((64, 126464, 126336, 126081), tiny=(8, 700, 690, 680))
 FLOOR = PrefixRule.guarded().floor
-TITLE = "drop-ins: time of a step as a multiple of the limit"
 
 
 def transfer(logits: Tensor, x: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -64,12 +63,11 @@ def sharp(dtype: torch.dtype, least: float = 6.0) -> Tensor:
 def measure(
     benchmark, report: Report, case: str, logits: Tensor, ours: Callable[[], object], formula: Callable[[], object]
 ) -> None:
-    times = interleave({"limit": lambda: read_bytes(logits), "ours": ours}, rounds=31)
+    times = interleave({LIMIT: lambda: read_bytes(logits), OURS: ours}, rounds=31)
     times |= interleave({"its formula": formula, "float64 softmax": lambda: softmax_confidence(logits)}, rounds=5)
-    cells = {"limit": f"{times['limit'] * 1e3:.2f} ms"}
-    report.add(TITLE, case, cells | {name: f"{times[name] / times['limit']:.2f}" for name in list(times)[1:]})
-    report.target(f"{case}, its formula / ours", times["its formula"] / times["ours"], at_least=4)
-    report.target(f"{case}, float64 softmax / ours", times["float64 softmax"] / times["ours"], at_least=10)
+    report.compare("a step of a drop-in", case, times, over=LIMIT)
+    report.target(f"{case}, its formula / ours", times["its formula"] / times[OURS], at_least=4)
+    report.target(f"{case}, float64 softmax / ours", times["float64 softmax"] / times[OURS], at_least=10)
     benchmark.extra_info.update(times)
     benchmark.pedantic(ours, rounds=5)
 

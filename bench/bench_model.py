@@ -14,24 +14,27 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import lsp
 from bench.memory import MEASURABLE, peak_of
-from bench.ratios import Report, interleave
+from bench.ratios import OURS, Report, interleave
 from bench.sizes import sized
 from bench.support import random_model
 from lsp.models import Transformer
+from lsp.models import linear as products
 
 PREFIX = sized(512, tiny=24)
 SHAPE = sized((2048, 768, 12, 12, 2304), tiny=(500, 64, 2, 2, 96))  # vocabulary, width, layers, heads, MLP
+WIDE = sized((2048, 4096, 4, 32, 12288), tiny=(500, 64, 2, 2, 96))  # four layers of LLaDA-8B
 LARGE = sized((126464, 1024, 20, 8, 3072), tiny=(1000, 64, 2, 2, 96))  # the same of the checkpoint that is loaded
-SUFFIXES = sized([64, 256], tiny=[16])
+SUFFIXES = sized([16, 64, 256], tiny=[16])
+ASKED = {64: 0.93, 256: 0.95}  # share of products and attention, by the tokens of a pass
 GROWING_SUFFIXES = sized((16, 32, 64, 128, 256, 512), tiny=(4, 8))
 GROWING_PREFIXES = sized((0, 256, 512, 1024, 2048), tiny=(0, 8))
 LOADED_TO = sized(("bfloat16", "float32"), tiny=("bfloat16",))
 KINDS = {
-    "GEMM": ("aten::mm", "aten::addmm", "aten::bmm"),
+    "products": ("aten::mm", "aten::addmm", "aten::bmm", "lsp::linear"),
     "attention": ("lsp::suffix_attention",),
-    "norm": ("aten::pow", "aten::sum", "aten::mean", "aten::rsqrt", "aten::div_", "aten::_fused_rms_norm"),
-    "silu": ("aten::silu",),
-    "rotation, products, sums": ("aten::mul", "aten::mul_", "aten::addcmul_", "aten::add", "aten::add_"),
+    "norm": ("lsp::add_norm",),
+    "rotation": ("lsp::rotate_",),
+    "gate": ("lsp::silu_mul",),
     "embedding": ("aten::index_select", "aten::embedding"),
 }
 PASS = "one pass"
@@ -42,6 +45,12 @@ PASSES = sized(10, tiny=1)
 def model() -> Transformer:
     torch.manual_seed(0)
     return random_model(*SHAPE)
+
+
+@pytest.fixture(scope="module")
+def wide() -> Transformer:
+    torch.manual_seed(0)
+    return random_model(*WIDE)
 
 
 def masked_ids(length: int, masks: int) -> Tensor:
@@ -61,12 +70,17 @@ def a_pass(model: Transformer, tokens: Tensor, prefix: int) -> Callable[[], Tens
     return lambda: model(tokens, positions, border, cache, append=[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def bench_profile(benchmark, report: Report, model: Transformer, suffix: int) -> None:
+@pytest.mark.parametrize("shape", ["model", "wide"])
+def bench_profile(benchmark, report: Report, request, shape: str, suffix: int, dtype: torch.dtype) -> None:
     """Share of each kind of operation in the whole time of a pass, Python and the profiler's own cost included."""
+    model = request.getfixturevalue(shape)
     ids = masked_ids(PREFIX + suffix, masks=suffix)
+    if dtype == torch.float32:  # bench_products compares the others
+        check(model, a_pass(model, ids, PREFIX)(), ids)
+    model = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
     run = a_pass(model, ids, PREFIX)
-    check(model, run(), ids)
     for _ in range(3):
         run()
     with profile(activities=[ProfilerActivity.CPU]) as found:
@@ -75,18 +89,46 @@ def bench_profile(benchmark, report: Report, model: Transformer, suffix: int) ->
                 run()
     events = {event.key: event for event in found.key_averages()}
     shares = shares_of(events)
-    title = f"a pass of {SHAPE[2]} layers x {SHAPE[1]} at prefix {PREFIX}, float32: share of its time"
-    report.add(title, f"{suffix} tokens", {kind: f"{100 * share:.1f} %" for kind, share in shares.items()})
-    spent = shares["GEMM"] + shares["attention"]
-    report.target(f"share of GEMMs and attention in a pass of {suffix} tokens", spent, at_least=0.9)
-    benchmark.pedantic(run, rounds=5)
+    config = model.config
+    name = f"{config.n_layers} layers x {config.d_model}, {suffix} tokens, {str(dtype)[6:]}"
+    title = f"a pass at prefix {PREFIX}: share of its time"
+    report.add(title, name, {kind: f"{100 * share:.1f} %" for kind, share in shares.items()})
+    if suffix in ASKED:
+        spent = shares["products"] + shares["attention"]
+        report.target(f"share of products and attention in a pass, {name}", spent, at_least=ASKED[suffix])
+    benchmark.pedantic(run, rounds=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", ["model", "wide"])
+def bench_products(benchmark, report: Report, request, monkeypatch, shape: str, dtype: torch.dtype) -> None:
+    """A pass whose products are ours where that is faster, and one with torch's alone."""
+    model = copy.deepcopy(request.getfixturevalue(shape)).to(dtype)
+
+    def with_torchs(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        def whole() -> Tensor:
+            with monkeypatch.context() as patch:
+                patch.setattr(products, "ours_is_faster", lambda x: False)
+                return run()
+
+        return whole
+
+    for suffix in SUFFIXES:
+        run = a_pass(model, masked_ids(PREFIX + suffix, masks=suffix), PREFIX)
+        other = with_torchs(run)
+        torch.testing.assert_close(run(), other(), rtol=0.1, atol=0.1 if dtype == torch.bfloat16 else 1e-2)
+        times = interleave({OURS: run, "torch's products": other}, rounds=7)
+        case = f"{model.config.n_layers} layers x {model.config.d_model}, {suffix} tokens, {str(dtype)[6:]}"
+        facts = {"tokens": suffix, "dtype": str(dtype)[6:]}
+        report.compare(f"a pass at prefix {PREFIX}", case, times, over="torch's products", **facts)
+    benchmark.pedantic(run, rounds=3)
 
 
 def check(model: Transformer, hidden: Tensor, ids: Tensor) -> None:
     """No time is printed for a wrong result; the right one is that of an uncached pass in float64."""
-    wide = copy.deepcopy(model).double()
-    everything = wide(ids, torch.arange(len(ids)), torch.tensor([0, len(ids)], dtype=torch.int32))
-    expected = wide.lm_head(everything[-len(hidden) :])
+    exact = copy.deepcopy(model).double()
+    everything = exact(ids, torch.arange(len(ids)), torch.tensor([0, len(ids)], dtype=torch.int32))
+    expected = exact.lm_head(everything[-len(hidden) :])
     assert len(set(expected.argmax(-1).tolist())) > len(expected) // 8
     error = (model.lm_head(hidden).double() - expected).square().mean().sqrt()
     assert error < 1e-3 * expected.std(), float(error)

@@ -1,22 +1,26 @@
-"""What every benchmark is given. A run that measures closes with the tables of ratios."""
+"""What every benchmark is given. A run that measures keeps what it finds in a file and closes with the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 import torch
 
 from bench import sizes
-from bench.ratios import Report
+from bench.ratios import Report, lines_of
+from bench.report.machine import machine
+from bench.report.run import Run, tables
 
-_report = Report()
+KEY = pytest.StashKey[Run]()
 
 
 @pytest.fixture
 def report() -> Report:
     """Where a benchmark writes what it found; nobody reads it where nothing is measured."""
-    return _report if sizes.measuring else Report()
+    return Report()
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +32,72 @@ def _same_start() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begins a run, or goes on with the one that was interrupted: what has passed there does not run again."""
+    if not sizes.measuring or config.option.collectonly:
+        return
+    run = continued(file_of(config)) if config.getoption("--resume") else Run(here())
+    done = [item for item in items if item.nodeid in run.tests]
+    config.hook.pytest_deselected(items=done)
+    items[:] = [item for item in items if item.nodeid not in run.tests]
+    run.left = [item.nodeid for item in items]
+    run.all_families = config.args_source is not pytest.Config.ArgsSource.ARGS
+    run.sessions.append({"begun": now()})
+    config.stash[KEY] = run
+
+
+def continued(path: Path) -> Run:
+    """The run of a file, if it was measured here."""
+    if not path.exists():
+        raise pytest.UsageError(f"Invalid --resume: expected a run in {path}, got no such file")
+    run, this = Run.read(path), here()
+    if run.machine != this:
+        other = [name for name in this | run.machine if run.machine.get(name) != this.get(name)]
+        raise pytest.UsageError(
+            f"Invalid --resume: expected a run of this machine and commit, got another {', '.join(other)}"
+        )
+    return run
+
+
+def here() -> dict[str, str]:
+    return machine() | ({"sizes": "tiny: these numbers say nothing"} if sizes.tiny_only else {})
+
+
+def file_of(config: pytest.Config) -> Path:
+    return Path(config.getoption("--run"))
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="minutes")
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Keeps what a benchmark found as soon as it has passed, so that nothing is lost with the next one."""
+    run = item.config.stash.get(KEY, None)
+    if run is None:
+        return
+    if call.excinfo is not None and call.excinfo.errisinstance(pytest.skip.Exception):
+        run.left.remove(item.nodeid)
+    elif call.excinfo is None and call.when == "call":
+        run.add(item.nodeid, call.duration, item.funcargs.get("report", Report()))
+    else:
+        return
+    run.sessions[-1]["ended"] = now()
+    run.write(file_of(item.config))
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    run = config.stash.get(KEY, None)
+    if run is None:
+        return
     write = terminalreporter.write_line
-    for table in _report.tables.values():
-        terminalreporter.write_sep("-", table.title)
-        for line in table.lines():
+    for title, rows in tables(run.rows()).items():
+        terminalreporter.write_sep("-", title)
+        for line in lines_of(rows):
             write(line)
-    if _report.targets:
+    if run.targets:
         terminalreporter.write_sep("-", "targets")
-    for met, text in _report.targets:
+    for met, text in run.targets:
         write(f"{'met   ' if met else 'MISSED'}  {text}")
+    write(f"the run is in {file_of(config)}: {len(run.tests)} benchmarks in {run.minutes:.0f} minutes")

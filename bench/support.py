@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,6 +34,12 @@ def softmax_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
     """LLaDA and Fast-dLLM: the best tokens and their probabilities, by a softmax in float64."""
     tokens = logits.argmax(-1)
     return tokens, torch.softmax(logits.to(torch.float64), dim=-1).gather(-1, tokens[..., None]).squeeze(-1)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A definition as torch.compile has it, for the shapes of its first call."""
+    torch.compiler.reset()  # or it would give up after so many shapes
+    return torch.compile(function, backend=COMPILER, dynamic=False)
 
 
 def random_model(vocab_size: int, d_model: int, n_layers: int, n_heads: int, mlp_size: int) -> Transformer:

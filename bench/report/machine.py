@@ -1,0 +1,52 @@
+"""Which processor, versions and commit a run was made with. What is unknown says so."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+from lsp_kernels.info import processor, versions
+
+ROOT = Path(__file__).parents[2]
+
+
+def machine() -> dict[str, str]:
+    """Everything that a reader of the figures must know, and nothing of where it is on this machine."""
+    found = {"processor": name_of_processor(), "cores": str(os.cpu_count()), "memory": memory()}
+    found |= dict(processor())
+    found["C++ extension"] = re.sub(r"^/\S+, ", "", found["C++ extension"])  # not where it is
+    return found | dict(versions()) | {"commit": commit()}
+
+
+def name_of_processor() -> str:
+    """As Linux knows it; elsewhere what Python does."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.processor() or "unknown"
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or "unknown"
+
+
+def memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB"
+    except (AttributeError, OSError, ValueError):
+        return "unknown"
+
+
+def commit() -> str:
+    """The commit of the source, and whether files differ from it."""
+    try:
+        head = git("rev-parse", "--short=12", "HEAD")
+        return f"{head}, with changes" if git("status", "--porcelain", "--untracked-files=no") else head
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,139 @@
+"""docs/benchmarks.md from a run: every table, in the order of the families, with words on how to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bench.ratios import Row
+from bench.report.markdown import table
+from bench.report.plots import drawings
+from bench.report.run import Run, tables
+from bench.report.short import short
+
+TOP = """# Benchmarks
+
+`make bench` writes this page, its plots and the tables of the README from one run and keeps its numbers in
+`benchmarks/run.json`. Nothing here is edited by hand, and a test fails when these differ. Run it yourself:
+
+```
+make bench                       # everything, correctness checked first
+make bench ONLY="commit head"    # some families alone; bench/bench_<family>.py
+make bench RESUME=1              # go on with a run that was interrupted, or was of some families alone
+make bench-check                 # what is more than 15 % worse than in the baseline
+```
+
+"""
+EMPTY = """No run has been taken over yet, so there is no number on this page.
+"""
+WORDS = """The first number of a line is a time (or a size); numbers without a unit are multiples of it.
+Contenders take turns in one process, and each number is a median; what takes longer than half a minute runs once. A
+*limit* is the time of reading the same bytes, or of as many operations at the rate of a 1024-cubed matrix product,
+measured beside the others. Of a result of ours that is wrong no time is shown.
+"""
+FAMILIES = {
+    "commit": """## Commit
+
+Every row is scored. *topk(2)* gives margins and no more. *Fast-dLLM* (and LLaDA): argmax, a softmax in float64,
+gather. *Flash-dLLM*: the same softmax, and one number per sequence of 32 rows that the host reads. *Dream* (and
+d2Cache): the difference of the two largest of a sorted softmax.
+""",
+    "head": """## LM head
+
+`F.linear` alone commits nothing; *+* means after it; *tiles* is a plain loop over 2048 ids at a time.
+""",
+    "attention": """## Attention
+
+*cat + SDPA* is what most code does in every layer of every pass; *SDPA on a view* has all keys in place already. A
+ragged batch is padded for torch, and a mask hides what is not there.
+""",
+    "block": """## Block
+
+Norm with residual, rotary embedding, gated product. *torch* is what models are written with; the limit is a read of
+the operands.
+""",
+    "product": """## Products for few rows
+
+The limit is a read of the weight, or as many operations at the rate of a large product. An *int8 weight* is half of
+bfloat16; *_int_mm* rounds the activations too.
+""",
+    "answers": """## End to end
+
+The embedded model (2 M parameters, real weights and problems) and models of 100 M and 300 M parameters with random
+weights, float32. A model with random weights is sure of nothing, so its passes commit what each scheduler committed
+on the embedded model: the same positions in the same passes; scheduler, head and softmax run as ever. *LLaDA's loop*
+(Full): one token a pass, everything computed anew, all of its passes alike; of large models four are timed.
+*Fast-dLLM's loop*: threshold 0.9, blocks of 32, its prefix cache, `torch.cat` + SDPA, every position through the head,
+a softmax in float64. *Same Threshold, our loop*: the same passes. *Threshold, our cache*: no blocks, frozen as soon as
+possible, and it ends at a stop. *LSP*: the default. The prompts of a batch are equally long, so nobody pads.
+""",
+    "growth": """## Growth
+
+A prompt and an answer of other lengths. Of every kind of pass three are timed, and a parabola through them gives all;
+counted operations agree within 1 %. Exponents are slopes of least squares on logarithms, with standard errors.
+""",
+    "decode": """## The loop
+
+Its own cost, sampling, and every scheduler on the embedded model.
+""",
+    "model": """## A pass of the model
+""",
+    "batches": """## Batches
+""",
+    "integrations": """## Drop-ins
+
+One step over 64 masked positions, everything but the model.
+""",
+    "parallel": """## Tensor parallel
+""",
+}
+"""The sections; other families follow with their own names."""
+
+
+def text(run: Run | None) -> str:
+    return TOP + EMPTY if run is None else TOP + "\n".join(parts(run))
+
+
+def parts(run: Run) -> Iterator[str]:
+    begun, ended = run.sessions[0].get("begun", "?"), run.sessions[-1].get("ended", "?")
+    yield f"{len(run.tests)} benchmarks, {run.minutes:.0f} minutes, from {begun} to {ended}.\n"
+    if not run.is_whole:
+        yield "**This run is not whole.**\n"
+    yield "## Machine and versions\n"
+    yield "".join(f"- {name}: {value}\n" for name, value in run.machine.items())
+    yield "## In short\n"
+    yield from (part for part in short(run, "benchmarks").values() if part)
+    yield "## How to read the tables\n"
+    yield WORDS
+    plotted = [name for name, (numbers, *_) in drawings(run).items() if numbers]
+    for family in [*FAMILIES, *(name for name in run.families if name not in FAMILIES)]:
+        yield from section(family, tables(run.rows(family)), plotted)
+    yield from targets(run.targets)
+
+
+def section(family: str, found: dict[str, list[Row]], plotted: Sequence[str]) -> Iterator[str]:
+    if not found:
+        return
+    yield FAMILIES.get(family, f"## {family.capitalize()}\n")
+    if family in PLOTS and family in plotted:
+        yield f"![{PLOTS[family]}](benchmarks/{family}.svg)\n"
+    for title, rows in found.items():
+        columns = list(dict.fromkeys(name for row in rows for name in row.cells))
+        yield f"### {title}\n"
+        yield table(["", *columns], ([row.case, *(row.cells.get(name, "-") for name in columns)] for row in rows))
+
+
+PLOTS = {
+    "commit": "time over the limit, by rows",
+    "answers": "time of an answer by part",
+}
+"""Plots of a family, and what they show; that of the growth is in the short part."""
+
+
+def targets(found: Sequence[tuple[bool, str]]) -> Iterator[str]:
+    if not found:
+        return
+    missed = [[text] for met, text in found if not met]
+    yield "## Targets\n"
+    yield f"{len(found) - len(missed)} of {len(found)} were met on this machine" + (". Missed:\n" if missed else ".\n")
+    if missed:
+        yield table(["missed"], missed)
