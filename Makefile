@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BESIDE := tests/triton tests/virtual_gpu_tests tests/tiny tests/hub tests/test_install.py tests/test_notebook.py tests/test_docs.py # run beside the others: each half uses one core
+BESIDE := tests/triton tests/virtual_gpu_tests tests/bench tests/tiny tests/hub tests/test_install.py tests/test_notebook.py tests/test_docs.py # run beside the others: each half uses one core
 PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
 IN_SGLANG = PYTHONPATH=$(CURDIR)/tests/sglang/site:$(CURDIR) HF_HUB_OFFLINE=1 $(VENV)/sglang/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-ray test-sglang test-targets wheel hub bench lint format clean
+.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-openai test-ray test-sglang test-targets wheel hub bench bench-check bench-gpu lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -32,7 +32,7 @@ test-abuse: export OMP_WAIT_POLICY = PASSIVE
 test-abuse: $(READY) ## try bad inputs of every kind and write into docs/verification.md how many were held
 	$(BIN)/python -m pytest -m abuse --count-abuse --ignore=tests/triton/interpreted
 
-test-browser: $(READY) ## open the trace page in a headless browser
+test-browser: $(READY) ## open the trace page and the playground in a headless browser
 	$(BIN)/python -m pytest -m browser -rs tests/browser
 
 test-eval: export OMP_WAIT_POLICY = PASSIVE
@@ -51,6 +51,9 @@ test-install: $(READY) ## install in every way the README names, each into a new
 test-notebook: $(READY) $(VENV)/.notebook-tools ## run the notebook in Jupyter's own kernel
 	$(VENV)/notebook/bin/python -m pytest tests/test_notebook.py
 
+test-openai: $(READY) $(VENV)/.openai-tools ## ask the playground's server with OpenAI's own client
+	$(VENV)/openai/bin/python -m pytest -m openai -rs tests/openai
+
 test-ray: export OMP_WAIT_POLICY = PASSIVE
 test-ray: $(READY) $(VENV)/.ray-tools ## generate with two workers of Ray, one of which is killed
 	$(VENV)/ray/bin/python -m pytest -m ray -rs tests/ray
@@ -68,8 +71,15 @@ wheel: $(READY) $(VENV)/.wheel-tools ## build the public wheel into dist/ and pr
 hub: $(READY) $(VENV)/.wheel-tools $(VENV)/.hub-tools ## lay out dist/hub for the Hugging Face kernels hub and prove it: the same, loaded by `kernels`
 	$(VENV)/wheel/bin/python .ci/hub.py dist/hub --prove $(abspath $(VENV))/hub/bin/python
 
-bench: $(READY) ## measure every kernel; prints ratios against the alternatives and the limit
-	$(BIN)/python -m pytest --benchmark
+bench: $(READY) ## measure everything, write docs/benchmarks.md and the README's tables (an hour; ONLY="commit head": these families, RESUME=1: what the last run lacks)
+	$(BIN)/python -m pytest --benchmark --benchmark-disable -vv $(if $(RESUME),--resume) $(ONLY:%=bench/bench_%.py)
+	$(if $(ONLY),,$(BIN)/python -m bench.report .benchmarks/run.json)
+
+bench-check: $(READY) ## name what the last run of make bench has more than 15 % worse than the baseline (ARGS="--baseline OLD.json --run NEW.json"; ARGS=--accept: make it the baseline)
+	$(BIN)/python -m bench.report.check $(ARGS)
+
+bench-gpu: $(READY) ## check and time every kernel and passes of LLaDA's and Dream's shape on this GPU, into bench-gpu.json (ARGS="--layers 32": so many layers)
+	$(BIN)/python -m bench.gpu $(ARGS)
 
 lint: $(READY) ## check format, style and types
 	$(BIN)/ruff format --check .
@@ -99,8 +109,8 @@ $(VENV)/.wheel-tools: .ci/requirements-wheel.txt $(VENV)/.packages
 	$(VENV)/wheel/bin/python -m pip install -q -r $<
 	touch $@
 
-# `kernels`, Jupyter and Ray bring many packages: each stays in an environment of its own, which also sees those of the tests.
-$(VENV)/.hub-tools $(VENV)/.notebook-tools $(VENV)/.ray-tools: $(VENV)/.%-tools: .ci/requirements-%.txt $(VENV)/.packages
+# `kernels`, Jupyter, Ray and OpenAI's client bring many packages: each stays in an environment of its own, which also sees those of the tests.
+$(VENV)/.hub-tools $(VENV)/.notebook-tools $(VENV)/.openai-tools $(VENV)/.ray-tools: $(VENV)/.%-tools: .ci/requirements-%.txt $(VENV)/.packages
 	test -x $(VENV)/$*/bin/python || $(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install -q -r $<
 	$(BIN)/python -c $(PACKAGES) > $$($(VENV)/$*/bin/python -c $(PACKAGES))/tests.pth

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from bench import sizes
+from bench.report.run import LATEST
 from tests import abuse, gpus
 
 # The same examples in every run, but for make test-fuzz, which looks for new ones.
@@ -18,13 +19,16 @@ settings.load_profile("house")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--benchmark", action="store_true", help="measure bench/ and close with a table of ratios")
+    parser.addoption("--tiny", action="store_true", help="measure tiny sizes, to try the report")
+    parser.addoption("--run", default=str(LATEST), metavar="FILE", help="where a measurement is kept")
+    parser.addoption("--resume", action="store_true", help="go on with the measurement that is kept there")
     parser.addoption("--count-abuse", action="store_true", help="write how many bad inputs were held into the docs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--count-abuse"):
         config.pluginmanager.register(abuse.Count(config.rootpath / "docs" / "verification.md"))
-    sizes.measuring = config.getoption("--benchmark")
+    sizes.measuring, sizes.tiny_only = config.getoption("--benchmark"), config.getoption("--tiny")
     bench, source = str(config.rootpath / "bench"), config.args_source
     if not sizes.measuring:
         config.option.benchmark_disable = True
@@ -57,6 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skips["browser"] = "starts a browser: make test-browser"
     if "evaluation" not in config.getoption("-m"):
         skips["evaluation"] = "needs lm-eval: make test-eval"
+    if "openai" not in config.getoption("-m"):
+        skips["openai"] = "needs openai: make test-openai"
     if "ray" not in config.getoption("-m"):
         skips["ray"] = "needs ray: make test-ray"
     if "sglang" not in config.getoption("-m"):
