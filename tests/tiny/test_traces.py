@@ -1,13 +1,15 @@
 """Traces: what the generator promises, and a judge that agrees with an independent simulation."""
 
 import itertools
+import random
 import re
+from collections import Counter
 
 import pytest
 
 from lsp.tiny.tasks import LEVELS, MAX_NUMBER, SPLITS, Problem, generate, region, verify
 from lsp.tiny.tasks.problem import PIECES
-from lsp.tiny.tasks.traces import LABELS, MOST_PROMPT, SHORTEST, OutOfRange, execute, parse
+from lsp.tiny.tasks.traces import LABELS, MOST_PROMPT, SHORTEST, OutOfRange, drill, execute, parse
 
 EXAMPLE = ["A while a < 9 else E", "B a = a + 4", "C k = a", "D loop a < 9 from B"]
 EXAMPLE += ["E for n = 2", "F next n to 3 from F", "G end"]
@@ -81,6 +83,25 @@ def test_answers_are_what_python_does(problems):
     for problem in problems:
         assert simulated(problem) == problem.answer
         assert accepted(problem, problem.answer)
+
+
+def test_the_second_line_of_a_drill_is_what_python_makes_of_the_first():
+    rng, verdicts = random.Random(0), Counter()
+    for _ in range(2000):
+        before, after = drill(rng)
+        statement, _, end = after.partition("  # ")
+        _, word, *rest = statement.split()
+        values = {name: int(value) for name, value in re.findall("([akn]) (\\d+)", before)}
+        if word == "next":
+            values[rest[0]] += 1
+        elif word not in ("while", "loop"):
+            exec(" ".join(rest) if word == "for" else " ".join([word, *rest]), {}, values)
+        condition = {"next": rest[:1] + ["<="] + rest[2:3], "while": rest[:3], "loop": rest[:3]}.get(word)
+        verdict = "" if condition is None else (" no", " yes")[eval(" ".join(condition), {}, values)]
+        assert end == " ".join(f"{name} {values[name]}" for name in "akn") + verdict
+        assert set(values.values()) <= set(range(MAX_NUMBER + 1))
+        verdicts[verdict] += 1
+    assert min(verdicts[" yes"], verdicts[" no"]) > 0.35 * (verdicts[" yes"] + verdicts[" no"]) > 300
 
 
 def test_a_loop_whose_condition_fails_at_once_is_passed_by():

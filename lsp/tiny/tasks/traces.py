@@ -109,11 +109,15 @@ def _run(statements: Sequence[Statement], start: State, most: int) -> list[str]:
         holds = _step(statement.parts, state)
         if len(lines) == most or min(state.values()) < 0 or max(state.values()) > MAX_NUMBER:
             raise OutOfRange(statement.text)
-        verdict = "" if holds is None else " yes" if holds else " no"
-        lines.append(f"{statement.text}  # {_values(state)}{verdict}")
+        lines.append(_line(statement.text, state, holds))
         jumps = holds is not None and holds != (statement.parts.get("kind") == "while")
         at = statement.jump if jumps else at + 1
     return lines
+
+
+def _line(statement: str, state: State, holds: bool | None) -> str:
+    verdict = "" if holds is None else " yes" if holds else " no"
+    return f"{statement}  # {_values(state)}{verdict}"
 
 
 def _values(state: State) -> str:
@@ -284,6 +288,42 @@ def _fits(program: Sequence[str], start: State) -> bool:
 def _prompt(program: Sequence[str], start: State, template: int) -> str:
     values, text = ", ".join(f"{name} = {start[name]}" for name in NAMES), "\n".join(program)
     return f"Run this program:\n{text}\nfrom {values}.\n" if template else f"Trace from {values}:\n{text}\n"
+
+
+def drill(rng: random.Random) -> tuple[str, str]:
+    """Two lines as of a trace: values, and a statement that is executed from them; no program is behind them."""
+    while True:
+        largest = rng.choice((20, MAX_NUMBER))
+        state = {name: rng.randint(0, largest) for name in NAMES}
+        statement = f"{rng.choice(LABELS)} {_statement(rng, state)}"
+        before, parts = _values(state), _parts(statement)
+        assert parts is not None
+        try:
+            holds = _step(parts, state)
+        except OutOfRange:
+            continue
+        if min(state.values()) >= 0 and max(state.values()) <= MAX_NUMBER:
+            return f"start  # {before}", _line(statement, state, holds)
+
+
+def _statement(rng: random.Random, state: State) -> str:
+    """A statement without its label: half are conditions, many with a bound near the value; a counter becomes small."""
+    kind = rng.choices(("assign", "for", "while", "loop", "next"), (45, 5, 15, 20, 15))[0]
+    name, first = rng.choice(NAMES), rng.randint(1, 5)
+    if kind == "assign":
+        writer = _Writer(rng, brief=False)
+        writer.assign(())
+        return writer.lines[0].partition(" ")[2]
+    if kind == "for":
+        return f"for {name} = {first}"
+    jump = f"{'else' if kind == 'while' else 'from'} {rng.choice(LABELS)}"
+    near = rng.random() < 0.5
+    if kind == "next":
+        bound = rng.randint(2, 10)
+        state[name] = rng.randint(max(bound - 6, 0), bound)
+        return f"next {name} to {bound} {jump}"
+    bound = min(max(state[name] + rng.randint(-3, 3), 2), 40) if near else rng.randint(2, 40)
+    return f"{kind} {name} {rng.choice('<>')} {bound} {jump}"
 
 
 def verify(problem: Problem, text: str) -> bool:

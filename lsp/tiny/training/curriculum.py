@@ -8,8 +8,8 @@ before a sentence, so that the model learns which step comes next. The last stag
 larger numbers of Countdown.
 
 The second run starts from what the first has made and gives most of its time to traces, first short
-ones, then all, then mostly long ones; the other tasks stay in every step, so that they are kept. At last
-there are drills of verdicts, the last thing about traces that the model learns.
+ones, then all, then mostly long ones; the other tasks stay in every step, so that they are kept. From the
+first step on there are drills of single statements: verdicts are the last thing about traces that it learns.
 A stage begins at a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
 
@@ -150,29 +150,23 @@ TRACES = Recipe(
     weight=1.5,
     levels=(185, 185, 250),
 )
-PARALLEL = Recipe(4, 4, reworded=0.3, weight=2.0, levels=TRACES.levels)
-PROGRAMS = Recipe(3, 3, reworded=0.3, weight=1.5, levels=(4, 5, 6, 6, 7, 7, 8, 8))
-FEW_DRILLS = {"code": 1, "countdown": 1}
+PARALLEL = Recipe(5, 5, reworded=0.3, weight=2.0, levels=TRACES.levels)
+PROGRAMS = Recipe(4, 4, reworded=0.3, weight=1.5, levels=(4, 5, 6, 6, 7, 7, 8, 8))
+STATEMENTS = {"code": 2, "countdown": 1, "traces": 24}
 LONG = (185, 250, 335, 335, 420, 420)
 
 CONTINUED = (
-    Stage(0, {**OLD, "traces": TRACES}, FEW_DRILLS, {"traces": PARALLEL, "code": PROGRAMS}),
+    Stage(0, {**OLD, "traces": TRACES}, STATEMENTS, {"traces": PARALLEL, "code": PROGRAMS}),
     Stage(
         240,
         {**OLD, "traces": replace(TRACES, full=0.15)},
-        FEW_DRILLS,
+        STATEMENTS,
         {"traces": replace(PARALLEL, levels=()), "code": PROGRAMS},
     ),
     Stage(
         480,
         {**OLD, "traces": replace(TRACES, full=0.25, levels=LONG)},
-        FEW_DRILLS,
-        {"traces": replace(PARALLEL, levels=LONG), "code": PROGRAMS},
-    ),
-    Stage(
-        3104,
-        {**OLD, "traces": replace(TRACES, full=0.25, levels=LONG)},
-        {**FEW_DRILLS, "verdicts": 6},
+        STATEMENTS,
         {"traces": replace(PARALLEL, levels=LONG), "code": PROGRAMS},
     ),
 )

@@ -22,7 +22,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lsp.tiny.tasks import MAX_NUMBER, draw, region
+from lsp.tiny.tasks import MAX_NUMBER, draw, region, traces
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import ANNOUNCES, FROM_NOTHING, Curriculum, Recipe
 from lsp.tiny.training.cuts import Batch, Row, choose_cuts, fade, hide_line, lay_out, window
@@ -73,19 +73,9 @@ def _name_drills(rng: random.Random, rows: int) -> list[str]:
     return [f"{p.prompt.partition(',')[0]}\n{p.answer.partition(':')[0]}" for p in problems]
 
 
-def _verdict_drills(rng: random.Random, rows: int) -> list[str]:
-    """Lines of different traces that end with a verdict, as many with each."""
-    lines: dict[str, list[str]] = {"yes": [], "no": []}
-    while min(map(len, lines.values())) < -(-rows * DRILL_LENGTH // 2):
-        for line in draw("traces", rng, "train").answer.split("\n"):
-            if (verdict := line.rpartition(" ")[2]) in lines:
-                lines[verdict].append(line)
-    some = [
-        line for pair in zip(*(rng.sample(each, len(each)) for each in lines.values()), strict=False) for line in pair
-    ]
-    some = some[: rows * DRILL_LENGTH]
-    rng.shuffle(some)
-    return ["\n".join(some[i::rows]) for i in range(rows)]
+def _trace_drills(rng: random.Random, rows: int) -> list[str]:
+    """Two lines of a trace, the second from values and a statement of its own."""
+    return ["\n".join(traces.drill(rng)) for _ in range(rows)]
 
 
 @dataclass(frozen=True)
@@ -98,12 +88,14 @@ class Drill:
     """Positions to hide, given those of the signs."""
 
 
-def _themselves(_: random.Random, signs: list[int]) -> list[int]:
-    return signs
-
-
 def _next(_: random.Random, signs: list[int]) -> list[int]:
     return [sign + 1 for sign in signs]
+
+
+def _from_a_value(rng: random.Random, signs: list[int]) -> list[int]:
+    """What is computed in the last line, from one of the values on or its verdict alone (without one: nothing)."""
+    values = [signs[-1] + offset for offset in (2, 4, 6, 7)]
+    return values[rng.randrange(4) :]
 
 
 def _every_other_next(_: random.Random, signs: list[int]) -> list[int]:
@@ -121,7 +113,7 @@ DRILLS = {
     "inverse": Drill(_countdown_drills, (" =",), _one_before),
     "code": Drill(_code_drills, ("  #",), _every_other_next),
     "names": Drill(_name_drills, ("def",), _next),
-    "verdicts": Drill(_verdict_drills, VERDICTS, _themselves),
+    "traces": Drill(_trace_drills, ("  #",), _from_a_value),
 }
 
 WINDOW = 10
@@ -221,7 +213,8 @@ class Batches:
             signs = {tokens.token_id(self.tokenizer, sign) for sign in drill.signs}
             for text in drill.texts(rng, count):
                 ids = self.tokenizer.encode(text).ids
-                rows.append((ids, drill.hidden(rng, [i for i, token in enumerate(ids) if token in signs])))
+                hidden = drill.hidden(rng, [i for i, token in enumerate(ids) if token in signs])
+                rows.append((ids, [i for i in hidden if i < len(ids)]))
         targets = torch.full((len(rows), max(len(ids) for ids, _ in rows)), self.eos_id)
         masked = torch.zeros(targets.shape, dtype=torch.bool)
         for i, (ids, hidden) in enumerate(rows):

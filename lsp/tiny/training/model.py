@@ -6,6 +6,7 @@ sees the whole sequence.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -69,6 +70,30 @@ class Config:
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 
+@dataclass(frozen=True)
+class Group:
+    """Rows of tokens that are laid out alike: where each stands, and what is added to the scores of attention."""
+
+    ids: Tensor  # [B, T]
+    positions: Tensor  # [B, T]
+    bias: Tensor | None = None  # [B, 1, 1 or T, T]
+
+    @classmethod
+    def of(cls, ids: Tensor, visible: Tensor | None = None, positions: Tensor | None = None) -> "Group":
+        """From what may be attended to; tokens stand in their order if no positions are given."""
+        places = torch.arange(ids.shape[1]).expand(ids.shape) if positions is None else positions
+        bias = None if visible is None else torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
+        return cls(ids, places, bias)
+
+    def widened(self, multiple: int) -> "Group":
+        """The same with so many more tokens a row that their number is a multiple; the rest does not see them."""
+        more = -self.ids.shape[1] % multiple
+        bias = torch.zeros(1, 1, 1, self.ids.shape[1]) if self.bias is None else self.bias
+        rows = more if bias.shape[2] > 1 else 0
+        bias = F.pad(F.pad(bias, (0, more), value=-torch.inf), (0, 0, 0, rows))
+        return Group(F.pad(self.ids, (0, more)), F.pad(self.positions, (0, more)), bias)
+
+
 class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float):
         super().__init__()
@@ -94,31 +119,38 @@ class Block(nn.Module):
         self.up_proj = nn.Linear(size, hidden, bias=False)
         self.ff_out = nn.Linear(hidden, size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, groups: Sequence[Group]) -> Tensor:
+        """x [N, d] are the tokens of all groups, one after the other."""
         y = self.attn_norm(x)
         q, k, v = (
-            proj(y).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # [B, H, T, D]
+            proj(y).unflatten(-1, (self.n_heads, -1))  # [N, H, D]
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        out = self._attend(rotate(q, cos, sin), rotate(k, cos, sin), v, visible)
-        x = x + self.attn_out(out.transpose(1, 2).flatten(2))
+        sizes = [group.ids.numel() for group in groups]
+        parts = (each.split(sizes) for each in (rotate(q, cos, sin), rotate(k, cos, sin), v))
+        out = torch.cat([self._attend(*part) for part in zip(*parts, groups, strict=True)])
+        x = x + self.attn_out(out)
         y = self.ff_norm(x)
         mixed: Tensor = self.ff_out(F.silu(self.ff_proj(y)) * self.up_proj(y))
         return x + mixed
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, group: Group) -> Tensor:
+        q, k, v = (x.unflatten(0, group.ids.shape).transpose(1, 2) for x in (q, k, v))  # [B, H, T, D]
+        bias = None if group.bias is None else group.bias.to(q.dtype)
         if self.training:  # on CPU the backward of SDPA is much slower than this
             scores: Tensor = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
-            if visible is not None:
-                scores += visible
-            return scores.softmax(-1, dtype=torch.float32) @ v
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+            if bias is not None:
+                scores += bias
+            out = scores.softmax(-1) @ v  # in bfloat16 as the products are, or in float32
+        else:
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return out.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of [..., T, D] by the angles of [T, D / 2]."""
+    """Rotary embedding of [N, H, D] by the angles of [N, 1, D / 2]."""
     a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
 
 
 class TinyModel(nn.Module):
@@ -153,16 +185,20 @@ class TinyModel(nn.Module):
 
         Tokens stand in their order unless `positions` [B, T] says where each stands.
         """
-        x: Tensor = self.wte(ids)
-        cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
-        if positions is not None:
-            cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
-        if visible is not None:  # what is added to the scores
-            visible = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
+        (hidden,) = self.hidden_of([Group.of(ids, visible, positions)])
+        return hidden
+
+    def hidden_of(self, groups: Sequence[Group]) -> list[Tensor]:
+        """Those of several batches, [B, T, d] each; all tokens share every product, which takes few large ones."""
+        x: Tensor = self.wte(torch.cat([group.ids.flatten() for group in groups]))
+        places = torch.cat([group.positions.flatten() for group in groups])
+        cos, sin = self.cos[places][:, None], self.sin[places][:, None]
+        if torch.is_autocast_enabled("cpu"):
+            cos, sin = cos.bfloat16(), sin.bfloat16()
         for block in self.blocks:
-            x = block(x, cos, sin, visible)
-        x = self.ln_f(x)
-        return x
+            x = block(x, cos, sin, groups)
+        parts = self.ln_f(x).split([group.ids.numel() for group in groups])
+        return [part.unflatten(0, group.ids.shape) for part, group in zip(parts, groups, strict=True)]
 
     def forward(self, ids: Tensor, visible: Tensor | None = None) -> Tensor:
         logits: Tensor = self.ff_out(self.hidden(ids, visible))

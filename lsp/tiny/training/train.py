@@ -16,7 +16,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,7 +34,7 @@ from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import FROM_CHECKPOINT, FROM_NOTHING
 from lsp.tiny.training.cuts import Batch
 from lsp.tiny.training.data import Batches
-from lsp.tiny.training.model import Config, TinyModel
+from lsp.tiny.training.model import Config, Group, TinyModel
 from lsp.tiny.training.start import start_from
 
 MUON_RATE = 0.01
@@ -128,13 +128,10 @@ class Trainer:
         for optimiser, base in ((self.muon, MUON_RATE), (self.adam, ADAM_RATE)):
             for group in optimiser.param_groups:
                 group["lr"] = base * self.curriculum.rate * max(rate, 0.0)
-        losses = torch.zeros(len(self.parts))
-        for i, part in enumerate(self.parts):
-            batch, weight = self.batches.part(part, self.step)
-            loss = self.loss(batch)
-            (loss * weight / (len(self.parts) - 1)).backward()
-            losses[i] = loss.detach()
-            self.tokens += batch.inputs.numel()
+        batches, weights = zip(*(self.batches.part(part, self.step) for part in self.parts), strict=True)
+        losses = self.losses(batches)
+        (losses @ torch.tensor(weights) / (len(self.parts) - 1)).backward()
+        self.tokens += sum(batch.inputs.numel() for batch in batches)
         self._average_gradients()
         torch.nn.utils.clip_grad_norm_(self.others, 1.0)
         self.adam.step()
@@ -143,15 +140,28 @@ class Trainer:
         self.model.zero_grad()
         self._exchange_matrices()
         self.step += 1
-        return losses
+        return losses.detach()
 
-    def loss(self, batch: Batch) -> Tensor:
-        """Weighted cross entropy of the masked positions, per answer token."""
+    def losses(self, batches: Sequence[Batch]) -> Tensor:
+        """Of each batch the weighted cross entropy of the masked positions, per answer token.
+
+        Rows and steps are filled up to few lengths, because products of a new shape are compiled first.
+        """
+        groups = [Group.of(batch.inputs, batch.visible, batch.positions).widened(32) for batch in batches]
+        filling = Group.of(torch.zeros(-sum(group.ids.numel() for group in groups) % 512, 1, dtype=torch.long))
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
-            hidden = self.model.hidden(batch.inputs, batch.visible, batch.positions)[batch.masked]
-            logits = self.model.ff_out(hidden)
-        each = F.cross_entropy(logits.float(), batch.targets[batch.masked], reduction="none")
-        return (each * batch.weights[batch.masked]).sum() / batch.answer_tokens
+            *hidden, _ = self.model.hidden_of([*groups, filling])
+            masked = torch.cat(
+                [h[:, : batch.masked.shape[1]][batch.masked] for h, batch in zip(hidden, batches, strict=True)]
+            )
+            logits = self.model.ff_out(masked)
+        targets, weights = (
+            torch.cat([each[batch.masked] for each, batch in zip(some, batches, strict=True)])
+            for some in ([batch.targets for batch in batches], [batch.weights for batch in batches])
+        )
+        each = F.cross_entropy(logits.float(), targets, reduction="none") * weights
+        parts = each.split([int(batch.masked.sum()) for batch in batches])
+        return torch.stack([part.sum() / batch.answer_tokens for part, batch in zip(parts, batches, strict=True)])
 
     def _average_gradients(self) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
