@@ -96,7 +96,7 @@ def test_the_second_line_of_a_drill_is_what_python_makes_of_the_first():
             values[rest[0]] += 1
         elif word not in ("while", "loop"):
             exec(" ".join(rest) if word == "for" else " ".join([word, *rest]), {}, values)
-        condition = {"next": rest[:1] + ["<="] + rest[2:3], "while": rest[:3], "loop": rest[:3]}.get(word)
+        condition = {"next": [*rest[:1], "<=", *rest[2:3]], "while": rest[:3], "loop": rest[:3]}.get(word)
         verdict = "" if condition is None else (" no", " yes")[eval(" ".join(condition), {}, values)]
         assert end == " ".join(f"{name} {values[name]}" for name in "akn") + verdict
         assert set(values.values()) <= set(range(MAX_NUMBER + 1))
