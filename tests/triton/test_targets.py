@@ -12,7 +12,6 @@ from lsp_kernels import info
 from lsp_kernels.rule import SPAN
 from lsp_kernels.triton import configs
 from lsp_kernels.triton.aot import TARGETS, builds, report
-from lsp_kernels.triton.aot.report import fingerprint_of, stored_fingerprints
 from lsp_kernels.triton.commit import commit_kernel
 from tests.triton.gates import violations
 from tests.triton.ordering import NO_PROXY_FENCE
@@ -66,8 +65,21 @@ def test_info_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 @pytest.mark.parametrize("family", builds.FAMILIES)
 def test_the_table_of_targets_is_not_stale(family: str) -> None:
-    renew = f"run `make test-targets KERNEL={family}` to renew docs/targets"
-    assert stored_fingerprints()[family] == fingerprint_of(family), renew
+    assert report.is_fresh(family), f"run `make test-targets KERNEL={family}` to renew docs/targets"
+
+
+def test_a_table_is_stale_only_when_source_and_code_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = report.stored_fingerprints()["block"]
+    for changed, fresh in ((["source"], True), (["ttir"], True), (["source", "ttir"], False)):
+        now = {"block": held | dict.fromkeys(changed, "another")}
+        monkeypatch.setattr(report, "stored_fingerprints", lambda now=now: now)
+        assert report.is_fresh("block") == fresh
+
+
+def test_another_source_of_a_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = report.source_of("block")
+    monkeypatch.setattr(next(builds.shipped("sm_90", "block")).kernel, "hash", "another")
+    assert report.source_of("block") != before
 
 
 def test_the_summary_describes_the_tables() -> None:

@@ -1,8 +1,8 @@
 """Compiled facts of every build: a table for the terminal, and the files of ``docs/targets``.
 
 Each kernel family has a CSV file with one row per build, and a fingerprint over its kernels' TTIR, the options of every
-build and the Triton version. A table that no longer describes the kernels has a stale fingerprint. ``docs/targets.md``
-summarises the CSV files.
+build and the Triton version. A table that no longer describes the kernels has a stale fingerprint. To lower them all
+takes a minute, so a fingerprint over their source is compared first. ``docs/targets.md`` summarises the CSV files.
 """
 
 from __future__ import annotations
@@ -83,18 +83,34 @@ def text_table(rows: Iterable[Row]) -> Iterator[str]:
         yield "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
+def is_fresh(family: str) -> bool:
+    """Whether the table of a family describes its kernels as they are: by their source or, if that has changed, by what
+    it is lowered to."""
+    held = stored_fingerprints()[family]
+    return held["source"] == source_of(family) or held["ttir"] == fingerprint_of(family)
+
+
+def source_of(family: str) -> str:
+    """A hash over the options of every build of a family, and over the source of its kernels and of all they call."""
+    made = [b for name in TARGETS for b in builds.shipped(name, family)]
+    return fingerprint([*recipes(made), *sorted({b.kernel.cache_key for b in made})])
+
+
 def fingerprint_of(family: str) -> str:
     """A hash over the options of every build of a family, over the TTIR of its builds for sm_90, and over that of one
     build for each other setting of the kernels' switches, such as those for tensor memory."""
     made = [b for name in TARGETS for b in builds.shipped(name, family)]
-    recipes = (
-        f"{b.architecture} {b.name} {b.constants} {b.options} {b.signature} {b.aligned}{b.near or ''}" for b in made
-    )
     main = [b for b in made if b.architecture == "sm_90"]
     others = {switches(b): b for b in reversed(made)}
     for b in main:
         others.pop(switches(b), None)
-    return fingerprint([*recipes, *(b.lower() for b in (*main, *others.values()))])
+    return fingerprint([*recipes(made), *(b.lower() for b in (*main, *others.values()))])
+
+
+def recipes(made: Iterable[builds.Build]) -> Iterator[str]:
+    """How each build is made, but for its kernel."""
+    for b in made:
+        yield f"{b.architecture} {b.name} {b.constants} {b.options} {b.signature} {b.aligned}{b.near or ''}"
 
 
 def switches(made: builds.Build) -> tuple[object, ...]:
@@ -105,10 +121,10 @@ def switches(made: builds.Build) -> tuple[object, ...]:
     return made.kernel, *set_to, *made.signature
 
 
-def stored_fingerprints() -> dict[str, str]:
-    """The fingerprint of each family at the time its table was written."""
+def stored_fingerprints() -> dict[str, dict[str, str]]:
+    """The fingerprints of each family at the time its table was written."""
     path = FOLDER / "fingerprints.json"
-    out: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    out: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
     return out
 
 
@@ -123,7 +139,8 @@ def write_family(family: str, rows: Iterable[Row]) -> None:
     """Renews the table and the fingerprint of one family, and the summary."""
     with (FOLDER / f"{family}.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([Row._fields, *rows])
-    held = stored_fingerprints() | {family: fingerprint_of(family)}
+    now = {"source": source_of(family), "ttir": fingerprint_of(family)}
+    held = stored_fingerprints() | {family: now}
     (FOLDER / "fingerprints.json").write_text(json.dumps(held, indent=2, sort_keys=True) + "\n")
     FOLDER.with_suffix(".md").write_text(summary())
 
