@@ -42,7 +42,7 @@ test-eval: $(READY) $(VENV)/.eval ## install lm-evaluation-harness and run its t
 test-fuzz: export LSP_EXAMPLES = 4
 test-fuzz: $(READY) ## call the raw operators with random operands between guard pages (COUNT=100000 per instruction set), property tests at length (minutes)
 	LSP_FUZZ=$(or $(COUNT),100000) $(BIN)/python -m pytest tests/kernels/test_fuzz.py
-	$(BIN)/python -m pytest tests/kernels --ignore=tests/kernels/test_fuzz.py
+	$(BIN)/python -m pytest tests/kernels tests/lsp --ignore=tests/kernels/test_fuzz.py
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton/interpreted
 
 test-install: $(READY) ## install in every way the README names, each into a new environment (minutes)

@@ -82,6 +82,7 @@ def decode(model: Transformer, case: Case, scheduler: object, new: int = 40, **o
     return list(zip(seen, logprobs, strict=True))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_replayed_pass_is_the_padded_pass(

@@ -51,6 +51,7 @@ def brute_force(recorder: Recorder, canvas: Canvas, places: list[tuple[int, int]
     return out
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seats", [4, 2], ids=["together", "two at a time"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -42,6 +42,7 @@ def test_a_trace_refuses_log_probabilities_which_it_would_drop(model: Transforme
         lsp.trace(model, "Use 3, 5 and 7 to make 15.\n", max_new_tokens=4, logprobs=True)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", LOOPS, ids=str)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_commits_are_those_of_a_run_without_a_trace(model: Transformer, name: str, options: dict[str, object]) -> None:
