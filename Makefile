@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BESIDE := tests/triton tests/virtual_gpu_tests tests/bench tests/tiny tests/hub tests/test_install.py tests/test_notebook.py tests/test_docs.py # run beside the others: each half uses one core
+BESIDE := tests/triton tests/virtual_gpu_tests tests/tiny tests/hub tests/test_install.py tests/test_notebook.py tests/test_docs.py # run beside the others: each half uses one core
 PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
 IN_SGLANG = PYTHONPATH=$(CURDIR)/tests/sglang/site:$(CURDIR) HF_HUB_OFFLINE=1 $(VENV)/sglang/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
