@@ -98,6 +98,19 @@ def last(states: Iterator, limit: int | None) -> lsp.Progress:
     return list(islice(states, limit))[-1]
 
 
+def agreement(ours: Sequence[Sequence[int]], exact: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """The shares of answers and of tokens that are the same; a token is compared with the one at its place.
+
+    Examples
+    --------
+    >>> agreement([[1, 2, 3], [4]], [[1, 2, 3], [4, 5]])
+    (0.5, 0.8)
+    """
+    places = sum(max(map(len, pair)) for pair in zip(ours, exact, strict=True))
+    equal = sum(a == b for pair in zip(ours, exact, strict=True) for a, b in zip(*pair, strict=False))
+    return sum(a == b for a, b in zip(ours, exact, strict=True)) / len(exact), equal / max(places, 1)
+
+
 class Embedded:
     """The embedded model and problems of a task whose prompts are equally long."""
 

@@ -23,8 +23,10 @@ RAGGED_PREFIXES = sized([64, 1024, 200, 700, 333, 512, 900, 128], tiny=[64, 0, 2
 RAGGED_SUFFIXES = sized([8, 64, 16, 48, 24, 56, 32, 40], tiny=[8, 3, 16])
 LENGTHS = [(0, 256), (0, 32), (128, 32), (512, 32), (1024, 1), (1024, 32), (2048, 32), (4096, 32), (8192, 32)]
 LENGTHS = sized(LENGTHS, tiny=[(40, 1), (0, 20)])
+SMALL = sized([(128, 16), (1024, 1)], tiny=[(24, 3)])
 LONG = sized(16384, tiny=100)
 OVERHEAD_CALLS = sized(100, tiny=2)
+SMALL_CALLS = sized(10, tiny=1)  # per turn, as these take microseconds
 
 
 class Pass:
@@ -160,7 +162,12 @@ def bench_suffix_attention(benchmark, report: Report, hq: int, hkv: int, dtype: 
 def bench_ragged_batch(benchmark, report: Report, hq: int, hkv: int, dtype: torch.dtype) -> None:
     work = Pass((hq, hkv), dtype, RAGGED_PREFIXES, RAGGED_SUFFIXES)
     work.check()
-    contenders = {OURS: work.ours, "padded SDPA": work.padded, "reference": work.reference}
+    contenders = {
+        OURS: work.ours,
+        "padded SDPA": work.padded,
+        "reference": work.reference,
+        "compiled reference": work.compiled(),
+    }
     times = interleave(contenders | limits(dtype, work.elements), rounds=21)
     case, facts = f"{hq}/{hkv} heads, {str(dtype)[6:]}", {"heads": [hq, hkv], "dtype": str(dtype)[6:]}
     show(report, f"suffix_attention, ragged batch of {len(RAGGED_SUFFIXES)}", case, times, work, **facts)
@@ -184,6 +191,24 @@ def bench_lengths(benchmark, report: Report, prefix: int, suffix: int, kind: str
     of = "" if kind == "even" else ", and of a half, a quarter and an eighth"
     title, case = f"suffix_attention, {kind} lengths, 8/2 heads", f"prefix {prefix}, {suffix} queries{of}"
     show(report, title, f"{case}, {str(dtype)[6:]}", times, work, prefix=prefix, dtype=str(dtype)[6:])
+    benchmark.pedantic(work.ours, rounds=5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("hq", "hkv"), HEADS)
+@pytest.mark.parametrize(("prefix", "suffix"), SMALL)
+def bench_small(benchmark, report: Report, prefix: int, suffix: int, hq: int, hkv: int, dtype: torch.dtype) -> None:
+    """Few queries or keys, where what a call costs by itself counts."""
+    work = Pass((hq, hkv), dtype, [prefix], [suffix])
+    work.check()
+    contenders = {OURS: work.ours, "SDPA on a view": work.view, "cat + SDPA": work.concatenated}
+    several = {name: repeated(run, SMALL_CALLS) for name, run in contenders.items()}
+    times = interleave(several | limits(dtype, work.elements), rounds=41, seconds=1.0)
+    times |= {name: times[name] / SMALL_CALLS for name in contenders}
+    case = f"prefix {prefix}, {suffix} queries, {hq}/{hkv} heads, {str(dtype)[6:]}"
+    facts = {"prefix": prefix, "heads": [hq, hkv], "dtype": str(dtype)[6:]}
+    show(report, "suffix_attention, small passes", case, times, work, **facts)
+    report.target(f"attention {case}, SDPA on a view / ours", times["SDPA on a view"] / times[OURS], at_least=1.0)
     benchmark.pedantic(work.ours, rounds=5)
 
 
@@ -213,10 +238,13 @@ def bench_call_overhead_attention(benchmark, report: Report) -> None:
     def attention() -> Tensor:
         return suffix_attention(q, k, v, cache.k[0], cache.v[0], borders, cache.lengths)
 
-    contenders = {"suffix_attention": attention, "a pass of one layer": whole_pass}
+    def torchs() -> Tensor:
+        return F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)))
+
+    contenders = {"suffix_attention": attention, "a pass of one layer": whole_pass, "SDPA": torchs}
     times = interleave({name: repeated(run, OVERHEAD_CALLS) for name, run in contenders.items()}, rounds=21)
-    times = {name: seconds / OVERHEAD_CALLS * 1e6 for name, seconds in times.items()}
-    cells = {name: f"{microseconds:.1f} us" for name, microseconds in times.items()}
-    report.add("call overhead, attention", "2 queries, D 32", cells)
-    report.target("suffix_attention 2 queries, microseconds", times["suffix_attention"], at_most=40)
+    times = {name: seconds / OVERHEAD_CALLS for name, seconds in times.items()}
+    ours = ["suffix_attention", "a pass of one layer"]
+    report.compare("call overhead, attention", "2 queries, D 32", times, over="SDPA", ours=ours)
+    report.target("suffix_attention 2 queries, microseconds", 1e6 * times["suffix_attention"], at_most=6)
     benchmark(repeated(attention, OVERHEAD_CALLS))

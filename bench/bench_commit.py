@@ -10,7 +10,7 @@ from bench.limits import read_bytes
 from bench.ratios import LIMIT, OURS, Contender, Report, interleave, on_threads, repeated
 from bench.sizes import sized
 from bench.support import DTYPES, RULE, all_scored, compiled, softmax_confidence, vocabulary_of
-from lsp_kernels import Noise, PrefixRule, TokenStats, commit_prefix, reference, token_stats
+from lsp_kernels import Noise, PrefixRule, TokenStats, commit_prefix, reference, select_prefix, token_stats
 
 FULL = [(rows, 126464) for rows in (1, 16, 64, 256, 1024)]
 OTHERS = [(rows, size) for size in (32000, 152064) for rows in (1, 64, 1024)]
@@ -107,13 +107,40 @@ def bench_token_stats(benchmark, report: Report, rows: int, size: int, dtype: to
     logits = torch.randn(rows, size).to(dtype)
     check_stats(token_stats(logits), logits)
     times = interleave({LIMIT: lambda: read_bytes(logits), OURS: lambda: token_stats(logits)}, rounds=61)
-    rivals = {"reference": lambda: reference.token_stats(logits), "Fast-dLLM": lambda: softmax_confidence(logits)}
+    fast = compiled(reference.token_stats)
+    check_stats(fast(logits), logits)
+    rivals = {
+        "compiled reference": lambda: fast(logits),
+        "reference": lambda: reference.token_stats(logits),
+        "Fast-dLLM": lambda: softmax_confidence(logits),
+    }
     times |= interleave(rivals, seconds=2.0)
     case = f"{rows} x {size} {str(dtype)[6:]}"
     report.compare("token_stats", case, times, over=LIMIT)
     if dtype == torch.float32:
         report.target(f"token_stats {case} / limit", times[OURS] / times[LIMIT], at_most=1.4)
     benchmark.pedantic(token_stats, args=(logits,), rounds=5)
+
+
+@pytest.mark.parametrize("rows", sized([1, 64, 1024], tiny=[1, 8]))
+def bench_select_prefix(benchmark, report: Report, rows: int) -> None:
+    """The rule alone, on statistics that are there: over a read of the margins and tokens."""
+    margins, tokens, n_active = torch.rand(rows), torch.randint(0, SIZE, (rows,)), all_scored(rows)
+    arguments = {"n_active": n_active, "rule": RULE, "vocabulary": vocabulary_of(SIZE)}
+    fast = compiled(reference.select_prefix)
+    contenders = {
+        LIMIT: lambda: (read_bytes(margins), read_bytes(tokens)),
+        OURS: lambda: select_prefix(margins, tokens, **arguments),
+        "compiled reference": lambda: fast(margins, tokens, **arguments),
+        "reference": lambda: reference.select_prefix(margins, tokens, **arguments),
+    }
+    for run in (fast, reference.select_prefix):
+        for got, expected in zip(contenders[OURS](), run(margins, tokens, **arguments), strict=True):
+            assert torch.equal(got, expected)
+    times = interleave({name: repeated(run, CALLS) for name, run in contenders.items()}, seconds=1.0)
+    times = {name: seconds / CALLS for name, seconds in times.items()}
+    report.compare("select_prefix", f"{rows} rows", times, over=OURS, rows=rows)
+    benchmark.pedantic(contenders[OURS], rounds=5)
 
 
 @pytest.mark.parametrize("kind", ["flat", "peaked", "twice peaked"])
@@ -197,11 +224,11 @@ def bench_call_overhead(benchmark, report: Report) -> None:
     def commit(**arguments: object) -> Contender:
         return lambda: commit_prefix(logits, rule=RULE, vocabulary=vocabulary, **arguments)
 
-    contenders = {"one sequence": commit(), "borders": commit(cu_rows=borders)}
+    ours = {"one sequence": commit(), "borders": commit(cu_rows=borders)}
+    contenders = ours | {"topk(2)": lambda: torch.topk(logits, 2, dim=-1)}
     times = interleave({name: repeated(run, OVERHEAD_CALLS) for name, run in contenders.items()}, rounds=31)
-    times = {name: seconds / OVERHEAD_CALLS * 1e6 for name, seconds in times.items()}
-    cells = {name: f"{microseconds:.1f} us" for name, microseconds in times.items()}
-    report.add("call overhead", "4x512 float32", cells)
-    for name, microseconds in times.items():
-        report.target(f"commit_prefix 4x512, {name}, microseconds", microseconds, at_most=30)
+    times = {name: seconds / OVERHEAD_CALLS for name, seconds in times.items()}
+    report.compare("call overhead", "4x512 float32", times, over="topk(2)", ours=[*ours])
+    for name in ours:
+        report.target(f"commit_prefix 4x512, {name}, microseconds", 1e6 * times[name], at_most=6)
     benchmark(commit_prefix, logits, rule=RULE, vocabulary=vocabulary)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
+from statistics import median
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import lsp
 from bench.flops import pass_flops
-from bench.ratios import Report, interleave
+from bench.ratios import Report, amount, interleave
 from bench.sizes import sized
 from bench.support import random_model
 from lsp.decoding import Chosen, Step
@@ -20,7 +24,7 @@ from lsp_kernels import PrefixRule, Vocabulary
 PROMPT, NEW = sized((128, 256), tiny=(12, 24))
 MODEL = sized((32000, 768, 12, 12, 2048), tiny=(500, 64, 2, 2, 96))  # vocabulary, width, layers, heads, MLP
 VOCABULARY, SHAPE = MODEL[0], f"{MODEL[2]} x {MODEL[1]}"
-PASSES = sized(8, tiny=2)
+PASSES, REPEATED = sized((8, 5), tiny=(2, 1))
 PROBLEMS = sized(12, tiny=1)
 FAST_DLLM = {"block_length": 16, "cache": "block"}
 CONTENDERS = {
@@ -60,26 +64,84 @@ class Counted:
         return chosen
 
 
-def bench_host_share(benchmark, report: Report, model: Transformer) -> None:
+@pytest.mark.parametrize("batch", sized([1, 8], tiny=[1, 2]))
+@pytest.mark.parametrize("name", ["lsp", "threshold"])
+def bench_host_share(benchmark, report: Report, model: Transformer, name: str, batch: int) -> None:
     """Loop and scheduling are a small part of a step, here of the first passes after a prompt."""
     vocabulary = Vocabulary(VOCABULARY, delimiters=range(10, 400), stops=[1], suppress=[0])
-    prompt = torch.randint(2, VOCABULARY, (PROMPT,)).tolist()
-    for name in ("lsp", "threshold"):
-        scheduler = lsp.schedulers.NAMES[name]()
+    prompts = torch.randint(2, VOCABULARY, (batch, PROMPT)).tolist()
+    scheduler = lsp.schedulers.NAMES[name]()
 
-        def some_passes(scheduler=scheduler) -> dict[str, float]:
-            states = lsp.decode(model, [prompt], NEW, scheduler, vocabulary)
-            state = list(islice(states, PASSES + 1))[-1]
-            assert state.passes == PASSES
-            return state.clock.seconds
+    def some_passes() -> dict[str, float]:
+        states = lsp.decode(model, prompts, NEW, scheduler, vocabulary)
+        state = list(islice(states, PASSES + 1))[-1]
+        assert state.passes == PASSES
+        return state.clock.seconds
 
-        seconds = some_passes()
-        share = seconds["host"] / sum(seconds.values())
-        cells = {part: f"{s / PASSES * 1e3:.2f} ms" for part, s in seconds.items()}
-        cells["host share"] = f"{100 * share:.2f} %"
-        report.add(f"a step of the loop, {SHAPE}, prompt {PROMPT}, {NEW} masks", name, cells)
-        report.target(f"loop and scheduling, {name}, share of a step in %", 100 * share, at_most=5)
+    runs = [some_passes() for _ in range(1 + REPEATED)][1:]
+    seconds = {part: median(run[part] for run in runs) / PASSES for part in runs[0]}
+    share = median(run["host"] / sum(run.values()) for run in runs)
+    times = {"model and head": seconds["model"] + seconds["head"], "loop and scheduling": seconds["host"]}
+    cells = {part: amount(seconds[part]) for part in ("model", "head")} | {"share of the loop": f"{100 * share:.2f} %"}
+    title, case = f"a step of the loop, {SHAPE}, prompt {PROMPT}, {NEW} masks", f"{name}, batch {batch}"
+    report.compare(title, case, times, over="model and head", ours=["loop and scheduling"], cells=cells)
+    report.target(f"loop and scheduling, {case}, share of a step in %", 100 * share, at_most=1)
     benchmark.pedantic(some_passes, rounds=1)
+
+
+class Heard:
+    """The passes that a model made, to be made again without the loop around them."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model, self.passes, self.last = model, [], torch.empty(0)
+
+    def hear(self, run: Callable[[], object]) -> None:
+        """Runs something that makes passes on one cache."""
+        hook = self.model.register_forward_hook(self._note)
+        try:
+            run()
+        finally:
+            hook.remove()
+        cache = self.passes[0][3]
+        self.cache = self.model.new_cache(cache.batch, cache.capacity)
+
+    def _note(self, _: Transformer, given: tuple[Any, ...], out: Tensor) -> None:
+        *tokens, cache, append = given
+        held = [now - new for now, new in zip(cache.frozen, append, strict=True)]
+        self.passes.append((*tokens, cache, append, held))
+        self.last = out
+
+    def again(self) -> Tensor:
+        """The hidden states of the last pass."""
+        out = self.last
+        self.cache.refresh()
+        for *tokens, _, append, held in self.passes:
+            if less := {row: n for row, n in enumerate(held) if n < self.cache.frozen[row]}:
+                self.cache.truncate(less)
+            out = self.model(*tokens, self.cache, append)
+        return out
+
+
+@pytest.mark.parametrize("batch", sized([1, 8], tiny=[1, 2]))
+@pytest.mark.parametrize("task", sized(["arithmetic", "code"], tiny=["arithmetic"]))
+def bench_generate(benchmark, report: Report, task: str, batch: int) -> None:
+    """`lsp.generate` from texts to texts, over the passes that it makes, made without loop, head and tokenizer."""
+    tiny, prompts = lsp.load("tiny"), [problem.prompt for problem in generate(task, batch, split="dev", seed=7)]
+    tokenizer = lsp.load_tokenizer(tiny)
+
+    def whole() -> object:
+        return lsp.generate(tiny, prompts, max_new_tokens=REGION, tokenizer=tokenizer)
+
+    heard = Heard(tiny)
+    heard.hear(whole)
+    assert torch.equal(heard.again(), heard.last)
+    times = interleave({"lsp.generate": whole, "its passes alone": heard.again}, rounds=31)
+    case = f"embedded model, {task}, batch {batch}"
+    cells = {"passes": str(len(heard.passes))}
+    over, title = "its passes alone", "lsp.generate over its passes alone"
+    report.compare(title, case, times, over=over, ours=["lsp.generate"], cells=cells)
+    report.target(f"lsp.generate / its passes alone, {case}", times["lsp.generate"] / times[over], at_most=1.3)
+    benchmark.pedantic(whole, rounds=3)
 
 
 def bench_sampling(benchmark, report: Report, model: Transformer) -> None:

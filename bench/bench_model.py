@@ -14,17 +14,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import lsp
 from bench.memory import MEASURABLE, peak_of
+from bench.passes import LARGE, PREFIX, SHAPE, SUFFIXES, WIDE, a_pass, masked_ids
 from bench.ratios import OURS, Report, interleave
 from bench.sizes import sized
 from bench.support import random_model
 from lsp.models import Transformer
 from lsp.models import linear as products
 
-PREFIX = sized(512, tiny=24)
-SHAPE = sized((2048, 768, 12, 12, 2304), tiny=(500, 64, 2, 2, 96))  # vocabulary, width, layers, heads, MLP
-WIDE = sized((2048, 4096, 4, 32, 12288), tiny=(500, 64, 2, 2, 96))  # four layers of LLaDA-8B
-LARGE = sized((126464, 1024, 20, 8, 3072), tiny=(1000, 64, 2, 2, 96))  # the same of the checkpoint that is loaded
-SUFFIXES = sized([16, 64, 256], tiny=[16])
 ASKED = {64: 0.93, 256: 0.95}  # share of products and attention, by the tokens of a pass
 GROWING_SUFFIXES = sized((16, 32, 64, 128, 256, 512), tiny=(4, 8))
 GROWING_PREFIXES = sized((0, 256, 512, 1024, 2048), tiny=(0, 8))
@@ -51,23 +47,6 @@ def model() -> Transformer:
 def wide() -> Transformer:
     torch.manual_seed(0)
     return random_model(*WIDE)
-
-
-def masked_ids(length: int, masks: int) -> Tensor:
-    """Random ids; the last `masks` are masked."""
-    ids = torch.randint(2, SHAPE[0], (length,))
-    ids[length - masks :] = 0
-    return ids
-
-
-def a_pass(model: Transformer, tokens: Tensor, prefix: int) -> Callable[[], Tensor]:
-    """A pass over the tokens after a frozen prefix; the prefix was frozen by a pass over all tokens."""
-    cache = model.new_cache(1, max(prefix, 1))
-    positions = torch.arange(len(tokens))
-    model(tokens, positions, torch.tensor([0, len(tokens)], dtype=torch.int32), cache, append=[prefix])
-    border = torch.tensor([0, len(tokens) - prefix], dtype=torch.int32)
-    tokens, positions = tokens[prefix:], positions[prefix:]
-    return lambda: model(tokens, positions, border, cache, append=[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -37,6 +37,7 @@ def bench_linear(benchmark, report: Report, shape: tuple[int, int], dtype: torch
             EIGHT_BITS: lambda x=x: linear(x, held, scales=scales),
             TORCHS_EIGHT_BITS: lambda x=x: in_eight_bits(x, held, scales),
             "compiled reference": lambda x=x, run=definition: run(x, weight),
+            "reference": lambda x=x: reference.linear(x, weight),
         }
         times = interleave(contenders | limits(dtype, weight.numel()), rounds=7, seconds=1.0)
         rate, read = taken_out(times)

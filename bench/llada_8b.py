@@ -104,11 +104,9 @@ def prepare(folder: Path, public: dict[str, object], yes: bool) -> None:
     if (folder / checkpoint.CONFIG).exists():
         return
     needed = ROOM * 2 * sum(torch.Size(shape).numel() for _, shape in tensors(public))
-    free = shutil.disk_usage(folder.parent).free
-    if free < needed:
-        raise SystemExit(
-            f"Invalid FOLDER: expected {needed / 1e9:.1f} GB free in {folder.parent}, got {free / 1e9:.1f}"
-        )
+    there = next(parent for parent in folder.absolute().parents if parent.exists())
+    if (free := shutil.disk_usage(there).free) < needed:
+        raise SystemExit(f"Invalid FOLDER: expected {needed / 1e9:.1f} GB free in {there}, got {free / 1e9:.1f}")
     if not yes and input(f"Write {needed / 1e9:.1f} GB of random weights to {folder}? [y/N] ").lower() != "y":
         raise SystemExit("nothing was written")
     write(folder, public)
@@ -136,7 +134,8 @@ def main(arguments: Sequence[str] | None = None, public: dict[str, object] = SHA
         )
         print(f"loaded in {found.pop('load'):.1f} s")
         for name in [name for name in found if not name.endswith(": passes")]:
-            print(f"  {name}: {found[name]:.2f} s, {found[name + ': passes']:.0f} passes")
+            passes = found[name + ": passes"]
+            print(f"  {name}: {found[name]:.2f} s, {passes:.0f} passes, {found[name] / passes:.2f} s each")
 
 
 if __name__ == "__main__":

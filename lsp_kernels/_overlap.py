@@ -85,7 +85,8 @@ def check_apart(q: Tensor, k: Tensor) -> None:
     step, size = q.stride(0), q.element_size()
     distance, rest = divmod(k.data_ptr() - q.data_ptr(), size)
     ends = [reach(layout(x[0])) for x in (q, k)]  # of the heads of one token
-    if rest or k.stride(0) != step or not ends[0] < distance % step < step - ends[1]:
+    apart = step > 0 and k.stride(0) == step and ends[0] < distance % step < step - ends[1]
+    if rest or not apart:
         raise ValueError("Invalid k: expected memory of its own, got memory of q")
 
 

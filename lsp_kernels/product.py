@@ -67,7 +67,8 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     Returns
     -------
     (Tensor, Tensor)
-        int8 [F, d] and float32 [F]. Every value is wrong by at most half the scale of its row, 1/254 of the largest.
+        int8 [F, d], contiguous, and float32 [F]. Every value is wrong by at most half the scale of its row, 1/254 of
+        the largest, as long as that scale is a normal number.
 
     Examples
     --------
@@ -82,5 +83,6 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales = exact.abs().amax(-1) / 127
     if not bool(scales.isfinite().all()):
         raise ValueError("Invalid weight: expected finite values, got others")
-    rounded = (exact / scales.where(scales > 0, 1.0)[:, None]).round_()
-    return rounded.to(torch.int8), scales
+    steps = (exact / scales.where(scales > 0, 1.0)[:, None]).round_()
+    # Clamped, as a scale that is no normal number is rounded to a few bits.
+    return steps.clamp_(-127, 127).to(torch.int8).contiguous(), scales

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bench.gpu import attention, commit, decode, head, model
+from bench.gpu import attention, block, commit, decode, head, model
 from bench.gpu.case import OURS, Plan
 from bench.gpu.clock import Clock
 from bench.gpu.machine import is_served, machine
@@ -22,7 +22,7 @@ from bench.gpu.run import Outcome, run
 from bench.gpu.shapes import REAL, Shapes
 from lsp.files import check_writable, write_whole
 
-KINDS = ("commit", "head", "attention", "model", "decode")
+KINDS = ("commit", "head", "attention", "block", "model", "decode")
 
 
 def options() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def plans(kinds: Sequence[str], shapes: Shapes, layers: int) -> Iterator[Plan]:
-    kernels = {"commit": commit.plans, "head": head.plans, "attention": attention.plans}
+    kernels = {"commit": commit.plans, "head": head.plans, "attention": attention.plans, "block": block.plans}
     models = {"model": model.plans, "decode": decode.plans}
     for kind in kinds:
         yield from kernels[kind](shapes) if kind in kernels else models[kind](shapes, layers)

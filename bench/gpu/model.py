@@ -16,6 +16,7 @@ from bench.gpu.plain import PlainCache, exact_pass, plain_blocks
 from bench.gpu.shapes import Shapes
 from bench.support import softmax_confidence, vocabulary_of
 from lsp.decoding.graphs import capture
+from lsp.models.compiled import CompiledTransformer, run_block
 from lsp.models.config import ModelConfig
 from lsp.models.transformer import Transformer
 from lsp_kernels import Commit, PrefixRule, Workspace, linear_commit_prefix
@@ -48,6 +49,14 @@ def plans(shapes: Shapes, layers: int) -> Iterator[Plan]:
             yield Plan("a pass of the model, with its head", name, facts, make)
 
 
+class Compiled(CompiledTransformer):
+    """The same weights, with compiled blocks."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.__dict__.update(model.__dict__)
+        self.run_block = torch.compile(run_block, dynamic=True, fullgraph=True)
+
+
 class Work:
     """A batch whose prefixes are frozen by a pass; the suffixes are masks, all of them scored."""
 
@@ -73,7 +82,10 @@ class Work:
         return linear_commit_prefix(hidden, self.model.lm_head.weight, self.borders, self.n_active, **options)
 
     def ours(self) -> tuple[Tensor, Tensor]:
-        hidden = self.model(self.tokens, self.positions, self.borders, self.cache, [0] * self.batch)
+        return self.by(self.model)
+
+    def by(self, model: Transformer) -> tuple[Tensor, Tensor]:
+        hidden = model(self.tokens, self.positions, self.borders, self.cache, [0] * self.batch)
         return hidden, self.commit(hidden).tokens
 
     def capture(self) -> Run:
@@ -147,6 +159,7 @@ def pass_case(config: ModelConfig, layers: int, batch: int, prefix: int, suffix:
     uncached = Truth(whole, work.uncached()[0], weight)
     contenders = [
         Contender(OURS, work.ours, cached.check),
+        Contender("ours, blocks compiled", partial(work.by, Compiled(work.model)), cached.check),
         Contender("cat + SDPA, float64 softmax", work.concatenated, cached.check),
         Contender("uncached, float64 softmax", work.uncached, uncached.check),
     ]

@@ -19,22 +19,22 @@ from lsp_kernels import PrefixCache
 @contextmanager
 def plain_blocks() -> Iterator[None]:
     """Inside it the layers use torch's functions in place of this project's operations of a block."""
-    with mock.patch.multiple(transformer, add_norm=_add_norm, rotate_=_rotate_, silu_mul=_silu_mul):
+    with mock.patch.multiple(transformer, add_norm=plain_add_norm, rotate_=plain_rotate_, silu_mul=plain_silu_mul):
         yield
 
 
-def _add_norm(x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | None = None) -> Tensor:
+def plain_add_norm(x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | None = None) -> Tensor:
     return F.rms_norm(x if residual is None else residual.add_(x), x.shape[-1:], weight, eps)
 
 
-def _rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+def plain_rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     cos, sin = cos[:, None].to(q.dtype), sin[:, None].to(q.dtype)  # as usual code has it
     for x in (q, k):
         a, b = x.chunk(2, dim=-1)
         x.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1))
 
 
-def _silu_mul(gate_up: Tensor) -> Tensor:
+def plain_silu_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
 

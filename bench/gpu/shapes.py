@@ -53,6 +53,7 @@ class Shapes:
     logits : rows, ids and dtype of the commit operations
     products : rows, hidden size, ids and dtype of the head
     heads, lengths, dtypes : all combinations of them are passes of attention
+    rows : of the operations of a block, in the sizes of each model and in each dtype
     models : by name
     batches : of the passes and decodes of a model
     prefix, suffix : tokens of a pass of a model
@@ -64,6 +65,7 @@ class Shapes:
     heads: tuple[Heads, ...]
     lengths: tuple[Lengths, ...]
     dtypes: tuple[torch.dtype, ...]
+    rows: tuple[int, ...]
     models: dict[str, ModelConfig]
     batches: tuple[int, ...]
     prefix: int
@@ -91,6 +93,7 @@ REAL = Shapes(
         Lengths(RAGGED, (64, 8, 16, 32, 8, 64, 16, 32)),
     ),
     dtypes=(BF16, FP32),
+    rows=(1, 64, 1024),
     models=SHAPES,
     batches=(1, 8),
     prefix=1024,
@@ -106,6 +109,7 @@ TINY = Shapes(
     heads=(Heads(2, 1, 32),),
     lengths=(Lengths((20,), (6,)), Lengths((0, 9), (4, 4)), Lengths((0, 9), (5, 2))),
     dtypes=(BF16,),
+    rows=(5,),
     models={"LLaDA-8B": replace(SHAPES["LLaDA-8B"], **SMALL, n_heads=2, n_kv_heads=2)},
     batches=(2,),
     prefix=6,

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.report.markdown import with_sections
 from bench.report.page import text
 from bench.report.plots import plots
-from bench.report.run import ROOT, Run
+from bench.report.run import ROOT, Run, check_whole
 from bench.report.short import short
 from lsp.files import write_whole
 
@@ -32,23 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = options().parse_args(arguments)
     run = taken_over(given.docs) if given.run is None else Run.read(given.run)
     if run is not None:
-        check(run, given.docs)
+        if given.docs == DOCS:
+            check_whole(run)
         run.write(kept(given.docs))
         plots(run, given.docs / "benchmarks")
     write_whole(given.docs / "benchmarks.md", text(run))
     write_whole(given.readme, readme(run, given.readme.read_text("utf-8")))
     print(f"wrote {given.docs / 'benchmarks.md'} and the sections of {given.readme}")
-
-
-def check(run: Run, docs: Path) -> None:
-    """The project's own page shows whole runs of real sizes, and no other."""
-    if docs != DOCS:
-        return
-    if not run.is_whole:
-        got = f"{len(run.left)} benchmarks left" if run.left else f"{', '.join(run.families)} alone"
-        raise SystemExit(f"Invalid run: expected a whole one (make bench RESUME=1 goes on with it), got {got}")
-    if "sizes" in run.machine:
-        raise SystemExit("Invalid run: expected real sizes, got tiny ones")
 
 
 def kept(docs: Path) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.ratios import LIMIT, Row
-from bench.report.run import LATEST, ROOT, Run, rounded
+from bench.report.run import LATEST, ROOT, Run, check_whole, rounded
 from lsp.files import write_whole
 
 BASELINE = ROOT / "docs" / "benchmarks" / "baseline.json"
@@ -91,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     new = Ratios.read(given.run)
     if given.accept:
+        if given.baseline == BASELINE:
+            check_whole(Run.read(given.run))
         new.write(given.baseline)
         print(f"wrote {len(new.ratios)} ratios into {given.baseline}")
         return 0

@@ -20,6 +20,7 @@ make bench                       # everything, correctness checked first
 make bench ONLY="commit head"    # some families alone; bench/bench_<family>.py
 make bench RESUME=1              # go on with a run that was interrupted, or was of some families alone
 make bench-check                 # what is more than 15 % worse than in the baseline
+python -m bench.llada_8b FOLDER  # LLaDA-8B's shape in bfloat16 and int8; writes 16 GB of random weights, after asking
 ```
 
 """
@@ -55,6 +56,13 @@ the operands.
 
 The limit is a read of the weight, or as many operations at the rate of a large product. An *int8 weight* is half of
 bfloat16; *_int_mm* rounds the activations too.
+""",
+    "int8": """## Weights in 8 bits
+
+`lsp.load(..., dtype="int8")` holds the weights of a block's products in 8 bits with a scale per output. They are
+widened as they are read, and activations stay as they are. What it is for is memory: half of bfloat16 for the blocks.
+What it costs is here: the time of a pass, and answers that differ. `python -m bench.llada_8b` has time and memory at 8
+billion parameters.
 """,
     "answers": """## End to end
 

@@ -81,6 +81,15 @@ class Run:
         return sum(found["seconds"] for found in self.tests.values()) / 60
 
 
+def check_whole(run: Run) -> None:
+    """What the project shows and compares with are whole runs of real sizes, and no other."""
+    if not run.is_whole:
+        got = f"{len(run.left)} benchmarks left" if run.left else f"{', '.join(run.families)} alone"
+        raise SystemExit(f"Invalid run: expected a whole one (make bench RESUME=1 goes on with it), got {got}")
+    if "sizes" in run.machine:
+        raise SystemExit("Invalid run: expected real sizes, got tiny ones")
+
+
 def family_of(test: str) -> str:
     """Of a benchmark, by its file.
 

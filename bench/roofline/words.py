@@ -49,8 +49,8 @@ memory, t: by tensor cores.
 PASS = """\
 ## A pass of LLaDA-8B
 
-32 layers and the head, bfloat16, {suffix} masks after {prefix} frozen tokens in each sequence, every mask scored. The
-*usual* pass has the same cache, but concatenates keys for SDPA, writes logits and takes their softmax in float64; the
-*uncached* one computes all tokens in every pass, as LLaDA's own loop does. Times in milliseconds, with what bounds
-them; in brackets the same in a CUDA graph, without the launches of the host.
+32 layers and the head, bfloat16, {suffix} masks after {prefix} frozen tokens in each sequence; every mask is scored,
+and nothing is appended. The *usual* pass has the same cache, but concatenates keys for SDPA, writes logits and takes
+their softmax in float64; the *uncached* one computes all tokens in every pass, as LLaDA's own loop does. Times in
+milliseconds, with what bounds them; in brackets the same in a CUDA graph, without the launches of the host.
 """

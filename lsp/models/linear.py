@@ -46,7 +46,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         device = like.weight.device
         self.weight = nn.Parameter(torch.empty(like.weight.shape, dtype=torch.int8, device=device), requires_grad=False)
-        self.register_buffer("scales", torch.empty(len(like.weight), device=device))
+        self.register_buffer("scales", torch.empty(len(like.weight), dtype=torch.float32, device=device))
         self.bias = like.bias
 
     def forward(self, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ def add_norm(x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | None =
         x = residual.add_(x)
     exact = x.to(torch.promote_types(x.dtype, torch.float32))
     size = (exact.square().mean(-1, keepdim=True) + eps).rsqrt()
-    return (exact * size * weight).to(x.dtype, memory_format=torch.contiguous_format)
+    return (exact * size * weight).to(x.dtype).contiguous()
 
 
 def rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:

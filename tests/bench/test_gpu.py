@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from bench.gpu import __main__ as command
-from bench.gpu import attention, commit, decode, head, model, rivals
+from bench.gpu import attention, block, commit, decode, head, model, rivals
 from bench.gpu.case import OURS, Case, Contender, Plan
 from bench.gpu.clock import Clock, Timed
 from bench.gpu.machine import is_served
@@ -77,6 +77,7 @@ def test_every_contender_is_checked_and_timed(
     assert report["machine"]["torch"].startswith(torch.__version__.split("+")[0])
     groups = {case["group"] for case in report["cases"]}
     kernels = {"commit_prefix", "token_stats", "linear_commit_prefix", "linear_token_stats", "suffix_attention"}
+    kernels |= {"add_norm", "rotate_", "silu_mul"}
     assert groups == kernels | {"a pass of the model, with its head", "a whole decode"}
     why = {reason for case in report["cases"] for reason in case["skipped"].values()}
     assert why == {"needs sequences of one length", "needs as many new tokens in every sequence"}
@@ -91,6 +92,7 @@ def test_every_contender_is_checked_and_timed(
         "cat + SDPA, one by one",
         "padded SDPA with a mask",
         "ours, captured",
+        "ours, blocks compiled",
         "ours, graphs captured anew",
     }
     text = (tmp_path / "found.on-a-gpu.md").read_text("utf-8")
@@ -108,7 +110,7 @@ def test_a_model_with_biases_grouped_heads_and_shifted_logits(tmp_path: Path) ->
     chosen = ["--only", "model", "--only", "decode", "--layers", "2", "--out", str(tmp_path / "found")]
     assert command.main(chosen, replace(TINY, models=dream), ONCE) == 0
     cases = json.loads((tmp_path / "found.json").read_text("utf-8"))["cases"]
-    assert [(case["skipped"], len(case["times"])) for case in cases] == [({}, 4), ({}, 3)]
+    assert [(case["skipped"], len(case["times"])) for case in cases] == [({}, 5), ({}, 3)]
 
 
 @pytest.mark.targets
@@ -121,10 +123,10 @@ def test_kernels_in_float32_with_and_without_grouped_heads(tmp_path: Path) -> No
         heads=(*TINY.heads, Heads(2, 2, 32)),
         dtypes=(FP32,),
     )
-    chosen = ["--only", "commit", "--only", "head", "--only", "attention", "--out", str(tmp_path / "found")]
-    assert command.main(chosen, shapes, ONCE) == 0
+    chosen = [word for kind in ("commit", "head", "attention", "block") for word in ("--only", kind)]
+    assert command.main([*chosen, "--out", str(tmp_path / "found")], shapes, ONCE) == 0
     cases = json.loads((tmp_path / "found.json").read_text("utf-8"))["cases"]
-    assert len(cases) == 4 + 2 * len(TINY.lengths)
+    assert len(cases) == 4 + 2 * len(TINY.lengths) + 3
     assert all("times" in case and case["dtype"] == "float32" for case in cases)
     assert all(case["skipped"][rivals.FLASH] for case in cases if case["group"] == "suffix_attention")
 
@@ -149,7 +151,22 @@ def attending(damage: float = 0.0, append: bool = True) -> Callable[..., torch.T
     return run
 
 
+def of_a_block(name: str, damage: float = 0.0, sum_of_both: bool = True) -> Callable[..., Any]:
+    """An operation of a block by its definition: wrong by `damage`, or without the sum of a residual."""
+
+    def run(*operands: Any, **options: Any) -> Any:
+        if not sum_of_both:
+            options["residual"] = options["residual"].clone()
+        out = getattr(reference, name)(*operands, **options)
+        if out is None:
+            operands[0].add_(damage)
+        return None if out is None else out + damage
+
+    return run
+
+
 HEADS = TINY.heads[0]
+SIZES = TINY.models["LLaDA-8B"], 5, BF16
 DEFECTS: dict[str, tuple[Any, str, Any, Callable[[], Case], str]] = {
     "another token": (
         commit, "commit_prefix", off_by_one(reference.commit_prefix, tokens=1),
@@ -186,6 +203,16 @@ DEFECTS: dict[str, tuple[Any, str, Any, Callable[[], Case], str]] = {
     "nothing is appended": (
         attention, "suffix_attention", attending(append=False),
         lambda: attention.attention_case(HEADS, EVEN, BF16), "k_cache: ",
+    ),
+    "a norm": (block, "add_norm", of_a_block("add_norm", 0.1), lambda: block.norm_case(*SIZES), "norm: wrong by 0.1"),
+    "a sum that is not kept": (
+        block, "add_norm", of_a_block("add_norm", sum_of_both=False), lambda: block.norm_case(*SIZES), "residual: ",
+    ),
+    "a rotation": (
+        block, "rotate_", of_a_block("rotate_", 0.1), lambda: block.rotation_case(*SIZES), "heads: wrong by 0.1",
+    ),
+    "a gate": (
+        block, "silu_mul", of_a_block("silu_mul", 0.1), lambda: block.gate_case(*SIZES), "gated product: wrong by 0.1",
     ),
     "the pass of the model": (
         model, "Work.ours", lambda work: (work.concatenated()[0].roll(1, 0), work.concatenated()[1]),
@@ -358,6 +385,9 @@ def test_what_is_measured_covers_what_it_promises() -> None:
     assert {(facts["heads"], facts["K/V heads"]) for facts in passes} == {(32, 32), (28, 4)}
     assert {facts["dtype"] for facts in passes} == {"bfloat16", "float32"}
     assert any(len(set(facts["suffixes"])) > 1 for facts in passes)
+    blocks = [(plan.group, plan.facts["sizes of"], plan.facts["dtype"]) for plan in plans if "sizes of" in plan.facts]
+    assert {group for group, *_ in blocks} == {"add_norm", "rotate_", "silu_mul"}
+    assert len(set(blocks)) == 3 * 2 * 2
     models = [plan.facts for plan in plans if "model" in plan.facts]
     assert {(facts["model"], facts["batch"], facts["layers"]) for facts in models} == {
         (name, batch, 4) for name in ("LLaDA-8B", "Dream-7B") for batch in (1, 8)

@@ -25,9 +25,9 @@ def test_it_asks_before_it_writes(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "n")
     with pytest.raises(SystemExit, match="nothing was written"):
-        llada_8b.prepare(tmp_path / "model", llada_8b.SHAPE, yes=False)
+        llada_8b.prepare(tmp_path / "deep" / "model", llada_8b.SHAPE, yes=False)
     assert "16.8 GB of random weights" in asked[0]
-    assert not (tmp_path / "model").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_without_room_is_named(tmp_path, monkeypatch):

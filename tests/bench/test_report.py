@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from bench import flops, ratios, sizes
+from bench import answers, flops, ratios, sizes
 from bench.conftest import continued
 from bench.ratios import LIMIT, OURS, Contender, Report, interleave
 from bench.report import __main__ as command
@@ -105,7 +105,9 @@ def test_a_section_that_nobody_writes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("what", ["left", "families", "tiny"])
-def test_the_projects_page_takes_whole_real_runs_alone(what: str, tmp_path: Path) -> None:
+def test_the_projects_page_and_baseline_take_whole_real_runs_alone(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = made_up()
     if what == "left":
         run.left = ["bench/bench_head.py::bench_linear_commit_prefix"]
@@ -116,6 +118,10 @@ def test_the_projects_page_takes_whole_real_runs_alone(what: str, tmp_path: Path
     run.write(tmp_path / "run.json")
     with pytest.raises(SystemExit, match="Invalid run: expected"):
         command.main([str(tmp_path / "run.json")])
+    monkeypatch.setattr(check, "BASELINE", tmp_path / "baseline.json")
+    with pytest.raises(SystemExit, match="Invalid run: expected"):
+        check.main(["--run", str(tmp_path / "run.json"), "--accept"])
+    assert not check.BASELINE.exists()
 
 
 def test_page_and_readme_are_what_the_run_in_docs_says() -> None:
@@ -248,7 +254,7 @@ def test_slow_contenders_have_fewer_turns(monkeypatch: pytest.MonkeyPatch) -> No
     assert turns == {"quick": 1 + 15, "slow": 1 + 3, "slower": 2, "slowest": 1}  # a first run is kept if it is slow
 
 
-@pytest.mark.parametrize("module", [flops, markdown, ratios, recorded_run], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [answers, flops, markdown, ratios, recorded_run], ids=lambda module: module.__name__)
 def test_docstring_examples_hold(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

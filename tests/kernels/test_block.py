@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from torch import Tensor
+from torch.nn import functional as F
 
 import lsp_kernels
 from lsp_kernels import add_norm, reference, rotate_, silu_mul
@@ -86,6 +87,23 @@ def test_what_is_not_finite(backend) -> None:
     out = backend.silu_mul(gates)[0]
     assert out.isnan().tolist() == [True, True, False, False, False, True]
     assert out[2:5].tolist() == [math.inf, 0.0, 1e4]
+
+
+def test_gates_so_low_that_their_exponential_nearly_overflows(backend) -> None:
+    gate = torch.linspace(-88.72, -80.0, 100)
+    exact = gate.double() / (1 + torch.exp(-gate.double()))
+    out = backend.silu_mul(torch.stack([gate, torch.full_like(gate, 1e37)], dim=1))[:, 0]
+    torch.testing.assert_close(out.double(), exact * 1e37, rtol=1e-5, atol=0)
+    assert backend.silu_mul(torch.tensor([[-88.3, math.inf]])).item() == -math.inf
+
+
+def test_heads_in_another_order_are_normalised_into_contiguous_memory(backend) -> None:
+    x, weight = values((3, 5, 8), torch.float32, 0).transpose(0, 1), values((8,), torch.float32, 1)
+    for residual in (None, x.clone()):  # both keep the order
+        out = backend.add_norm(x, weight, eps=1e-6, residual=residual)
+        assert out.is_contiguous()
+        rows = x if residual is None else residual
+        torch.testing.assert_close(out, F.rms_norm(rows, (8,), weight, 1e-6))
 
 
 def test_one_thread_and_two_give_the_same_bits(backend) -> None:
@@ -206,6 +224,8 @@ SOUND_ROTATION = {
     "sin": torch.zeros(4, 3),
 }
 WHOLE = torch.zeros(4, 4, 6)
+ONE = torch.zeros(4, 6).as_strided((1, 4, 6), (0, 6, 1))  # a token has no stride
+ANGLES = torch.zeros(1, 3)
 REFUSED: list[tuple[Callable[..., object], dict[str, object], str]] = [
     (add_norm, {"x": torch.zeros(6)}, r"Invalid shape of x: expected \[T, d\] or \[T, H, d\], got \[6\]"),
     (add_norm, {"x": None}, "Invalid x: expected a Tensor, got NoneType"),
@@ -233,6 +253,8 @@ REFUSED: list[tuple[Callable[..., object], dict[str, object], str]] = [
     (rotate_, {"k": torch.zeros(4, 1, 6).expand(4, 3, 6)}, "Invalid strides of k: expected an element of its own"),
     (rotate_, {"q": WHOLE[:, :3], "k": WHOLE[:, 2:]}, "Invalid k: expected memory of its own, got memory of q"),
     (rotate_, {"q": WHOLE[:, ::2], "k": WHOLE[:, 1::2]}, "Invalid k: expected memory of its own, got memory of q"),
+    (rotate_, {"q": ONE[:, ::2], "k": ONE[:, 1::2], "cos": ANGLES, "sin": ANGLES},
+     "Invalid k: expected memory of its own, got memory of q"),
     (silu_mul, {"gate_up": torch.zeros(4, 7)}, "Invalid shape of gate_up: expected 2 F values in the last dimension"),
     (silu_mul, {"gate_up": torch.zeros(4, 2, 6)}, r"Invalid shape of gate_up: expected \[T, 2 F\], got \[4, 2, 6\]"),
     (silu_mul, {"gate_up": torch.zeros(6, 4).T}, "Invalid strides of gate_up"),

@@ -106,6 +106,20 @@ def test_a_quantised_weight_is_wrong_by_at_most_half_a_step(seed: int, rows: int
     assert ((held * scales[:, None] - weight).abs() <= 0.5001 * scales[:, None]).all()
 
 
+def test_a_weight_of_any_layout_is_quantised_for_linear() -> None:
+    weight = values((40, 6), torch.float32, 0).T
+    held, scales = quantise(weight)
+    assert held.is_contiguous()
+    same(held, quantise(weight.contiguous())[0])
+    assert linear(torch.ones(2, 40), held, scales=scales).shape == (2, 6)
+
+
+def test_values_that_are_nearly_nothing_keep_their_sign() -> None:
+    least = 2.0**-149
+    held, _ = quantise(torch.tensor([[190 * least, -190 * least, 0.0], [least, -least, 0.0]]))
+    assert held.tolist() == [[127, -127, 0], [0, 0, 0]]
+
+
 def test_a_row_of_zeros_is_quantised_to_zeros() -> None:
     held, scales = quantise(torch.zeros(2, 3).half())
     assert (held.any().item(), scales.tolist()) == (False, [0.0, 0.0])

@@ -19,6 +19,25 @@ def _fresh_graphs():
     torch.compiler.reset()
 
 
+def test_one_graph_serves_all_layers_and_lengths_one_a_single_token_and_one_batches():
+    model, counter = lsp.load("tiny", compile=True), CompileCounterWithBackend("eager")
+    model.run_block = torch.compile(run_block, dynamic=True, fullgraph=True, backend=counter)
+
+    def graphs_after(*passes: list[int]) -> int:
+        for lengths in passes:
+            borders = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).int()
+            positions = torch.cat([torch.arange(n) for n in lengths])
+            cache = model.new_cache(len(lengths), 64)
+            for _ in range(2):  # the second pass has a frozen prefix
+                model(positions + 2, positions, borders, cache, [n // 3 for n in lengths])
+        return counter.frame_count
+
+    assert graphs_after([7], [9], [16], [33], [4], [2]) == 1
+    assert graphs_after([1]) == 2
+    assert graphs_after([3, 4], [5, 9], [2, 2, 2], [12] * 8, [1, 1]) == 3
+    assert graphs_after([6], [1], [1] * 6) == 3
+
+
 def test_compiled_blocks_decode_the_same_with_a_graph_for_one_sequence_and_one_for_batches():
     plain, model = lsp.load("tiny"), lsp.load("tiny", compile=True)
     counter = CompileCounterWithBackend("inductor")
@@ -28,7 +47,7 @@ def test_compiled_blocks_decode_the_same_with_a_graph_for_one_sequence_and_one_f
             how = {"max_new_tokens": 24, "scheduler": scheduler}
             ours, theirs = (lsp.generate(each, prompts, **how) for each in (model, plain))
             assert [(g.tokens, g.passes) for g in ours] == [(g.tokens, g.passes) for g in theirs]
-    assert 2 <= counter.frame_count <= 4
+    assert 2 <= counter.frame_count <= 3  # a pass of a single token may be among them
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

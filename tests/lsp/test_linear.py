@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from lsp.models import linear
-from lsp.models.linear import MOST_ROWS, Linear, ours_is_faster
+from lsp.models.linear import MOST_ROWS, Int8Linear, Linear, ours_is_faster
 
 
 @pytest.fixture(params=[False, True], ids=["without products of 16 bits", "with them"])
@@ -33,3 +33,14 @@ def test_without_the_extension_torch_multiplies(monkeypatch):
 def test_both_give_the_same(rows):
     layer, x = Linear(40, 30).requires_grad_(False), torch.randn(rows, 40)
     torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)
+
+
+def test_scales_are_float32_whatever_the_default_is():
+    torch.set_default_dtype(torch.float64)
+    try:
+        layer = Int8Linear(torch.nn.Linear(40, 30, bias=False))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    weight, x = torch.randn(30, 40), torch.randn(3, 40)
+    layer.fill(slice(0, 30), weight)
+    torch.testing.assert_close(layer(x), F.linear(x, weight), rtol=0.05, atol=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,12 +19,13 @@ SHAPE = ModelConfig(
     vocab_size=50, d_model=64, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=32, mlp_size=48, max_length=64,
     rope_theta=1e4, norm_eps=1e-5,
 )  # fmt: skip
+SHAPES = {"plain": SHAPE, "biases": replace(SHAPE, qkv_bias=True)}
 POSITIONS = torch.arange(6)
 
 
-def model_of() -> Transformer:
+def model_of(shape: ModelConfig = SHAPE) -> Transformer:
     torch.manual_seed(0)
-    return Transformer(SHAPE).requires_grad_(False)
+    return Transformer(shape).requires_grad_(False)
 
 
 def on_gpu(model: Transformer) -> Transformer:
@@ -37,12 +39,12 @@ def on_gpu(model: Transformer) -> Transformer:
 
 
 class Cache:
-    """What a pass asks of a cache: nothing is frozen, two tokens are appended."""
+    """What a pass asks of a cache: a prefix is frozen, two tokens are appended."""
 
-    def __init__(self, model: Transformer, device: str) -> None:
-        shape = (model.config.n_layers, 1, model.config.n_kv_heads, 8, model.config.head_dim)
+    def __init__(self, model: Transformer, device: str, prefix: int) -> None:
+        shape = (model.config.n_layers, 1, model.config.n_kv_heads, prefix + 8, model.config.head_dim)
         self.k, self.v = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-        lengths = ([0, len(POSITIONS)], [0], [2])
+        lengths = ([0, len(POSITIONS)], [prefix], [2])
         self.lengths = [torch.tensor(x, dtype=torch.int32).to(device) for x in lengths]
         self.workspace = Workspace()
 
@@ -50,15 +52,17 @@ class Cache:
         return suffix_attention(q, k, v, self.k[layer], self.v[layer], *self.lengths, workspace=self.workspace)
 
 
-def pass_of(model: Transformer, device: str) -> Callable[[], Tensor]:
-    cache, tokens, positions = Cache(model, device), torch.arange(6).to(device), POSITIONS.to(device)
+def pass_of(model: Transformer, device: str, prefix: int = 0) -> Callable[[], Tensor]:
+    cache, tokens, positions = Cache(model, device, prefix), torch.arange(6).to(device), POSITIONS.to(device)
     return lambda: model.run_layers(tokens, positions, cache)
 
 
 @pytest.mark.gpu("sm_80")
-def test_a_layer_has_nine_launches(gpu: RealGpu | VirtualGpu) -> None:
-    model = on_gpu(model_of())
-    run = pass_of(model, "cuda")
+@pytest.mark.parametrize("prefix", [0, 600], ids=["whole", "keys shared by programs"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_layer_has_nine_launches(gpu: RealGpu | VirtualGpu, shape: str, prefix: int) -> None:
+    model = on_gpu(model_of(SHAPES[shape]))
+    run = pass_of(model, "cuda", prefix)
     run()  # grows the workspace
     with_layer = gpu.launched(run)
     model.blocks = model.blocks[:0]
