@@ -9,7 +9,8 @@ larger numbers of Countdown.
 
 The second run starts from what the first has made and gives most of its time to traces, first short
 ones, then all, then mostly long ones; the other tasks stay in every step, so that they are kept. From the
-first step on there are drills of single statements: verdicts are the last thing about traces that it learns.
+first step on there are drills of single statements: verdicts are the last thing about traces that it learns. Late
+stages show more canvases that are masked to their end: what follows a cut should not depend on how many masks do.
 A stage begins at a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
 
@@ -169,7 +170,13 @@ CONTINUED = (
         STATEMENTS,
         {"traces": replace(PARALLEL, levels=LONG), "code": PROGRAMS},
     ),
+    Stage(
+        3200,
+        {**OLD, "traces": replace(TRACES, batch=2, full_batch=2, full=0.4, suffix=0.8, result_cut=0.5, levels=LONG)},
+        STATEMENTS,
+        {"traces": replace(PARALLEL, levels=LONG), "code": PROGRAMS},
+    ),
 )
 
 FROM_NOTHING = Curriculum(FIRST, steps=3400)
-FROM_CHECKPOINT = Curriculum(CONTINUED, steps=6000, rate=0.6)
+FROM_CHECKPOINT = Curriculum(CONTINUED, steps=7200, rate=0.6)
