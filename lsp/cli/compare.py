@@ -40,7 +40,7 @@ Tasks = Annotated[
         "--task",
         metavar="NAME",
         help=f"{', '.join(TASKS)}, one of these after infill- (lines of each answer are missing), "
-        "or a file of JSON lines with prompt (or question) and answer. May be repeated.",
+        "infill (all of those in turn), or a file of JSON lines with prompt (or question) and answer. May be repeated.",
         show_default="all that tiny was trained for",
     ),
 ]
@@ -151,7 +151,7 @@ def compare(
     rows: list[dict[str, Any]] = []
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     for each in sets:
-        settings = [setting for setting in all_settings if setting.possible(network.config.vocab_size, each)]
+        settings = [setting for setting in all_settings if setting.possible(network.config.vocab_size)]
         total = -(-comparison.total_of(each, settings, batch, flips) // workers.size)
         failure: comparison.NotJudgedError | None = None
         arguments |= {"max_new_tokens": lengths[each.name]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -27,6 +27,7 @@ def grow(
     problems: Annotated[int, typer.Option("--problems", metavar="N", min=1, help="Problems per level.")] = 20,
     split: c.Split = "test",
     seed: c.ProblemSeed = 1,
+    template: c.Template = 0,
     start: Annotated[
         list[Path] | None,
         typer.Option("--from", metavar="FILE", help="Results of lsp tune: the best setting of every rival is run too."),
@@ -46,11 +47,12 @@ def grow(
     c.check_plot(plot)
     rows = [row for path in start or () for row in results.read(path)]
     wanted = settings(verdict.best_of_families(rows, task))
-    levels = [load_problems(task, problems, split=split, seed=seed, level=level) for level in LEVELS[task]]
+    drawn: dict[str, Any] = {"split": split, "seed": seed, "template": template}
+    levels = [load_problems(task, problems, level=level, **drawn) for level in LEVELS[task]]
     model, tokenizer = o.load_model("tiny", device="cpu")
     with c.bar(task, len(levels) * problems * len(wanted)) as advance:
         found = growth.measure(model, levels, wanted, advance, tokenizer=tokenizer)
-    about = {"task": task, "split": split, "seed": seed, "threads": torch.get_num_threads()}
+    about = {"task": task, **drawn, "threads": torch.get_num_threads()}
     write_whole(out, json.dumps(about | {"rows": found}, indent=1) + "\n")
     print(growth.markdown(found), end="")
     print(f"wrote {out}")

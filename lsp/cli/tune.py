@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from lsp.cli import compare as c
 from lsp.cli import options as o
 from lsp.evaluation import grid, results, verdict
 from lsp.evaluation.plot import plot as draw
+from lsp.evaluation.workers import PATIENCE, Workers
 from lsp.models.checkpoint import fingerprint
+from lsp.ranks import in_torchrun, leave, own_device, ranks_of
 from lsp.schedulers import LongestStablePrefix
 from lsp.tracing.printable import printable
 
@@ -36,7 +40,9 @@ def tune(
     start: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", metavar="FILE", help="Run only what is on a frontier in these results. May be repeated."
+            "--from",
+            metavar="FILE",
+            help="Run on each task only what is on a frontier in these results. May be repeated.",
         ),
     ] = None,
     plot: c.Plot = None,
@@ -48,34 +54,40 @@ def tune(
     \b
       lsp tune dev.jsonl --task code --task countdown
       lsp tune test.jsonl --from dev.jsonl --split test --seed 1 --problems 300 --plot frontier.svg
+      torchrun --nproc-per-node 2 -m lsp tune dev.jsonl --task code --task infill --problems 100
+
+    Processes of torchrun share the problems, each with the whole model; the first one writes.
     """
     c.check_output(out, (".jsonl",))
     results.check_ours(out)
     c.check_plot(plot)
     preset = grid.describe(LongestStablePrefix(), LongestStablePrefix().options)
     candidates = grid.grid()
-    if start:
-        seen = [row for path in start for row in results.read(path)]
-        kept = verdict.worth_another_look(seen) | {preset}
-        candidates = [each for each in candidates if each.name in kept or verdict.always_shown(each)]
+    seen = [row for path in start or () for row in results.read(path)]
     drawn = {"n": problems, "split": split, "seed": seed, "template": template}
     sets = c.problem_sets(task, chat=o.wants_chat(model, chat), judge=judge, **drawn)
+    device = str(own_device(device)) if in_torchrun() else device
     network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
     lengths = {each.name: o.region(model, max_new_tokens, each.region) for each in sets}
-    about: dict[str, Any] = {"model": model, "split": split, "seed": seed}
-    about |= {"template": template} if template else {}
+    about: dict[str, Any] = {"model": model, "split": split, "seed": seed, "template": template}
     about["dtype"] = str(network.dtype).removeprefix("torch.")
     assert network.source is not None
     about["weights"] = fingerprint(network.source)
-    arguments = {"batch": batch, "batch_size": batch_size, "tokenizer": tokenizer}
-    with results.writing(out):
+    workers = Workers(ranks_of(in_torchrun(), torch.device("cpu"), PATIENCE))  # they exchange results alone
+    arguments = {"batch": batch, "batch_size": batch_size, "tokenizer": tokenizer, "workers": workers}
+    candidates = [each for each in candidates if each.setting.possible(network.config.vocab_size)]
+    with results.writing(out) if workers.rank == 0 else nullcontext():
         for each in sets:  # what does not belong together is noticed before the work
-            grid.results(out, about, each, lengths[each.name])
+            if workers.rank == 0:
+                grid.results(out, about, each, lengths[each.name])
         for each in sets:
             given = {"max_new_tokens": lengths[each.name], **arguments}
-            here = [one for one in candidates if one.setting.possible(network.config.vocab_size, each)]
+            here = verdict.worth_another_look(candidates, seen, each.name, preset) if start else candidates
             with c.bar(each.name, len(here)) as advance:
                 grid.run(network, each, here, out, about=about, advance=advance, **given)
+    leave()
+    if workers.rank > 0:
+        return
     asked = {(each.name, len(each)) for each in sets}
     rows = [row for row in grid.results(out, about) if (row["task"], row["n"]) in asked]
     print(printable(verdict.verdict(rows, preset) + verdict.over_all_tasks(rows, preset)), end="")

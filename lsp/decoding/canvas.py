@@ -89,7 +89,7 @@ class Canvas:
         self.context = np.zeros(0, dtype=np.int64)
         self.twin = Twin(self, negative) if options.cfg_scale else None
         self.block = NOWHERE  # of the last pass
-        self._suffix_end = 0  # where the part ends that a dual cache holds
+        self._suffix = self.context  # the positions past the block that a dual cache holds
         self._scattered = False  # whether the last pass left masks open before a token that it committed
 
     @property
@@ -171,7 +171,6 @@ class Canvas:
             self.pass_end = min(self.end, last + options.lookahead)
         self.context = self.pass_end + np.flatnonzero(~self.masked[self.pass_end : self.end])
         if options.cache == "dual":
-            self.context = self.context[:0]
             self._hold_suffix(anew)
         return anew
 
@@ -182,10 +181,12 @@ class Canvas:
         """
         begin = self.block.begin - self.shifted
         if anew:
-            self.append, self._suffix_end = begin + self.pass_end - self.block_end, self.pass_end
+            self._suffix = np.concatenate([np.arange(self.block_end, self.pass_end), self.context])
+            self.append = begin + len(self._suffix)
         else:
-            self.frozen = begin + max(0, min(self.end, self._suffix_end) - self.block.end)
+            self.frozen = begin + int((self._suffix < self.end).sum())
             self.append, self.pass_begin, self.pass_end = 0, begin, self.block_end
+            self.context = self.context[:0]
 
     def _computes_anew(self, *, new_block: bool) -> bool:
         options = self.options

@@ -27,8 +27,10 @@ class Filter(NamedTuple):
         As in Dream: of the tokens by falling probability at the temperature, those before which the sum is at most
         `top_p`, so at least one; and all that are no smaller than the `top_k`-th logit.
         """
-        tempered = logits.float() / self.temperature
-        kept = torch.isfinite(tempered)
+        wide = logits.float()
+        largest = wide.amax(-1, keepdim=True)  # stays 0, however cold it is and however large the logits are
+        tempered = torch.where(wide == largest, 0.0, (wide - largest) / self.temperature)
+        kept = tempered > -torch.inf
         if self.top_k is not None:
             smallest = tempered.topk(min(self.top_k, tempered.size(-1)), dim=-1).values[:, -1:]
             kept = kept & (tempered >= smallest)

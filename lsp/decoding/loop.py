@@ -58,7 +58,7 @@ def decode(
         raise ValueError("Invalid cache: 'dual' expects a model with a cache (lsp.load), got one without (lsp.adapt)")
     if options.blocks == "delimiter" and not vocabulary.has_delimiters:
         raise ValueError("Invalid blocks: 'delimiter' expects a vocabulary with delimiters, got none")
-    mask = check_prompts(prompts, max_new_tokens, model.config, holes=options.cache != "dual")
+    mask = check_prompts(prompts, max_new_tokens, model.config)
     seeds = range(len(prompts)) if seeds is None else check_seeds(seeds, len(prompts))
     negatives = check_negatives(negatives, prompts, max_new_tokens, model.config, options.cfg_scale)
     longest = max((len(prompt) for prompt in (*prompts, *negatives) if prompt is not None), default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from lsp.decoding.checks import check_fields
 from lsp_kernels.errors import as_integer
 
 HIGHEST_TEMPERATURE = 1e30  # of the operations
@@ -77,6 +78,7 @@ class Options:
     graph: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, least in (("block_length", 1), ("refresh_every", 1), ("lookahead", 0)):
             if (value := getattr(self, name)) is not None:
                 as_integer(name, value, least)
@@ -109,8 +111,6 @@ class Options:
             raise ValueError(f"Invalid cfg_scale: expected a finite number from 0, got {self.cfg_scale!r}")
         if self.cfg_scale and self.cache == "dual":
             raise ValueError(f"Invalid cfg_scale: expected 0 with cache='dual', got {self.cfg_scale!r}")
-        if not isinstance(self.graph, bool):
-            raise TypeError(f"Invalid graph: expected True or False, got {self.graph!r}")
         if self.graph and self.exact:
             raise ValueError("Invalid graph: expected a cache, got none")
 

@@ -33,7 +33,8 @@ class Stats(NamedTuple):
     @property
     def confidence(self) -> np.ndarray:
         """The probability of the token, in float64."""
-        return 1 / (1 + np.exp(-self.log_odds.astype(np.float64)))
+        with np.errstate(over="ignore"):  # the odds of a token that is drawn against all odds
+            return 1 / (1 + np.exp(-self.log_odds.astype(np.float64)))
 
 
 class Prefix(NamedTuple):

@@ -55,10 +55,8 @@ class Setting:
         """With the options that the scheduler brings along, but for those that are given."""
         return cls(name, scheduler, scheduler.options.replaced_by(options))
 
-    def possible(self, vocab_size: int, problems: Problems) -> bool:
-        """Whether it can work with a vocabulary of this size, and with these problems."""
-        if problems.infilling and self.options.cache == "dual":  # it holds no given tokens past the block
-            return False
+    def possible(self, vocab_size: int) -> bool:
+        """Whether it can work with a vocabulary of this size."""
         try:
             self.scheduler.check_vocabulary(vocab_size)
         except ValueError:

@@ -7,16 +7,18 @@ go to a file (`lsp.evaluation.results`), so that a run that was stopped goes on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from lsp.decoding import Options
 from lsp.evaluation.comparison import Result, Setting, compare
 from lsp.evaluation.problems import Problems
 from lsp.evaluation.results import append, read, writing
+from lsp.evaluation.workers import Workers
 from lsp.schedulers import (
     AdaBlock,
     EntropyBound,
@@ -34,6 +36,9 @@ from lsp.schedulers import (
 )
 from lsp_kernels import PrefixRule
 
+UNSAID = {"template": 0}
+"""What rows of earlier versions do not say."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -48,14 +53,17 @@ class Candidate:
 
 
 def loops(*, all_at_once: bool = False) -> list[Options]:
-    """The grid of loop options, for every scheduler the same. To commit `all_at_once` needs all masks in a pass."""
+    """The grid of loop options, for every scheduler the same. To commit `all_at_once` needs all masks in a pass.
+
+    Without `refresh_scattered`: where nearly every pass scatters, that is ``cache="none"``.
+    """
     whole, blocks = Options(), Options(block_length=16)
     out = [whole, replace(whole, cache="none"), blocks]
     out += [replace(blocks, block_length=length, cache="block") for length in (16, 32)]
     if not all_at_once:
-        ahead = Options(lookahead=64)
-        out += [ahead, replace(ahead, cache="none"), replace(ahead, recompute=16)]
-        out += [replace(ahead, refresh_scattered=True), replace(blocks, cache="dual")]
+        out += [Options(lookahead=ahead, cache=cache) for ahead in (32, 64) for cache in ("prefix", "none")]
+        out += [Options(lookahead=64, recompute=16)]
+        out += [replace(blocks, block_length=length, cache="dual") for length in (16, 32)]
     return out
 
 
@@ -66,11 +74,11 @@ def prefixes() -> list[LongestStablePrefix]:
 
 
 def variants(preset: LongestStablePrefix) -> list[tuple[LongestStablePrefix, Options]]:
-    """The neighbours of a preset: in every parameter of the rule and of islands, and in the loop."""
+    """A preset and its neighbours: in every parameter of the rule and of islands, and in the loop."""
     rule, loop = preset.rule, preset.options
     rules = [
-        *(replace(rule, floor=floor) for floor in (2.0, 2.5, 3.0, 3.5, 4.5, 5.0, 6.0, 8.0)),
-        *(replace(rule, snap=True, no_delimiter="keep", window=window) for window in (1, 4, 16)),
+        *(replace(rule, floor=floor) for floor in (2.0, 2.5, 3.0, 3.5, 4.5, 5.0, 6.0)),
+        *(replace(rule, snap=True, no_delimiter="keep", window=window) for window in (1, 16)),
         replace(rule, snap=True, no_delimiter="minimum"),
     ]
     levels = [replace(preset, islands=level) for level in (2.0, 3.0, 5.0, 6.0, 8.0)]
@@ -79,7 +87,7 @@ def variants(preset: LongestStablePrefix) -> list[tuple[LongestStablePrefix, Opt
         *(replace(preset, rule=each) for each in rules),
         LongestStablePrefix(replace(rule, beta=0.5), islands=None),
         *levels,
-        *(replace(level, stuck="best") for level in (preset, *levels[:2])),
+        *(replace(level, stuck="best") for level in (preset, levels[1])),
         *(replace(each, stable=2) for each in (preset, lower)),
     ]
     once = replace(loop, refresh_scattered=False)
@@ -89,7 +97,7 @@ def variants(preset: LongestStablePrefix) -> list[tuple[LongestStablePrefix, Opt
         *(replace(once, recompute=last, lookahead=ahead) for last in (8, 24, 32) for ahead in (48, 64)),
         replace(loop, refresh_every=4, refresh_scattered=False),
     ]
-    return [*((scheduler, loop) for scheduler in schedulers), *((preset, each) for each in around)]
+    return [*((scheduler, loop) for scheduler in (preset, *schedulers)), *((preset, each) for each in around)]
 
 
 def rivals() -> dict[str, Sequence[Any]]:
@@ -98,10 +106,10 @@ def rivals() -> dict[str, Sequence[Any]]:
         "Threshold": [Threshold(p) for p in (0.9, 0.95, 0.98, 0.99, 0.995)],
         "Factor": [Factor(f) for f in (0.1, 0.25, 0.5, 1.0)],
         "Frechet": [Frechet(delta) for delta in (0.25, 0.75, 0.85, 0.95)],
-        "EntropyBound": [EntropyBound(gamma) for gamma in (0.001, 0.01, 0.03, 0.1)],
+        "EntropyBound": [EntropyBound(gamma) for gamma in (0.001, 0.01, 0.03, 0.1, 1.0)],
         "LocalLeap": [LocalLeap(*each) for each in ((0.9, 0.75), (0.95, 0.85), (0.98, 0.9), (0.99, 0.95))],
         "Less": [Less(*each) for each in ((0.75, 2), (0.9, 2), (0.95, 2), (0.98, 2))],
-        "Klass": [Klass(*each) for each in ((0.9, 0.01), (0.95, 0.01), (0.9, 0.1), (0.98, 0.1))],
+        "Klass": [Klass(*each) for each in ((0.9, 0.01), (0.6, 0.015), (0.95, 0.01), (0.9, 0.1), (0.98, 0.1))],
         "Full": [Full()],
     }
 
@@ -122,7 +130,8 @@ def early_exits() -> dict[str, Sequence[Any]]:
 def with_own_blocks() -> list[tuple[str, Any, Options]]:
     """The rivals whose idea is the block, with loops of their own."""
     levels, lengths = (0.9, 0.95, 0.98, 0.99), (16, 32)
-    delimited = [Options(length, "delimiter", cache=cache) for length in lengths for cache in ("block", "prefix")]
+    caches: tuple[Literal["block", "prefix", "none"], ...] = ("block", "prefix", "none")
+    delimited = [Options(length, "delimiter", cache=cache) for length in lengths for cache in caches]
     window = SlidingBlock().options.recompute
     sliding = [Options(length, "sliding", recompute=window) for length in lengths]
     sliding += [Options(length, "sliding", lookahead=64, recompute=last) for length in lengths for last in (0, window)]
@@ -132,9 +141,12 @@ def with_own_blocks() -> list[tuple[str, Any, Options]]:
     ]
 
 
-def as_fast_dllm() -> list[Options]:
-    """Fast-dLLM's own loop: both its caches, and a stop ends nothing, so that the tail is decoded."""
-    return [Options(length, cache=cache, stop_early=False) for length in (16, 32) for cache in ("block", "dual")]
+def as_fast_dllm() -> list[tuple[Threshold | Factor, Options]]:
+    """Fast-dLLM's own loop: both its rules and caches, and a stop ends nothing, so that the tail is decoded."""
+    caches: tuple[Literal["block", "dual"], ...] = ("block", "dual")
+    own = [Options(length, cache=cache, stop_early=False) for length in (16, 32) for cache in caches]
+    rules: tuple[Threshold | Factor, ...] = (Threshold(), Factor())
+    return [*product(rules, own)]
 
 
 def grid() -> list[Candidate]:
@@ -147,9 +159,8 @@ def grid() -> list[Candidate]:
     ]
     pairs += [("Full", Full(), Options(block_length=8, cache=cache)) for cache in ("prefix", "none")]
     pairs += with_own_blocks()
-    preset = LongestStablePrefix()
-    pairs += [("LSP", scheduler, loop) for scheduler, loop in variants(preset)]
-    pairs += [("Threshold", Threshold(), loop) for loop in as_fast_dllm()]
+    pairs += [("LSP", scheduler, loop) for scheduler, loop in variants(LongestStablePrefix())]
+    pairs += [("Fast-dLLM", scheduler, loop) for scheduler, loop in as_fast_dllm()]
     out = [Candidate(family, Setting(describe(scheduler, loop), scheduler, loop)) for family, scheduler, loop in pairs]
     return list({candidate.name: candidate for candidate in out}.values())
 
@@ -181,18 +192,23 @@ def run(
     batch: int = 50,
     about: dict[str, Any],
     advance: Callable[[], None] = lambda: None,
+    workers: Workers | None = None,
     **arguments: Any,
 ) -> None:
-    """Adds a row for every candidate that the file does not have yet; `about` says what else the results depend on."""
-    with writing(path):
-        rows = results(path, about, problems, max_new_tokens)
-        done = {(row["task"], row["name"], row["n"]) for row in rows}
+    """Adds a row for every candidate that the file does not have yet; `about` says what else the results depend on.
+
+    The `workers` share the problems of every candidate, at most `batch` at a time; the first one writes.
+    """
+    workers = Workers() if workers is None else workers
+    given: dict[str, Any] = {"max_new_tokens": max_new_tokens, "batch": min(batch, -(-len(problems) // workers.size))}
+    with writing(path) if workers.rank == 0 else nullcontext():
+        rows = results(path, about, problems, max_new_tokens) if workers.rank == 0 else []
+        done = workers.share({row["name"] for row in rows if (row["task"], row["n"]) == (problems.name, len(problems))})
         for candidate in candidates:
-            if (problems.name, candidate.name, len(problems)) not in done:
-                (result,) = compare(
-                    model, problems, [candidate.setting], max_new_tokens=max_new_tokens, batch=batch, **arguments
-                )
-                append(path, about | {"max_new_tokens": max_new_tokens} | _row(problems, candidate, result))
+            if candidate.name not in done:
+                found = compare(model, problems, [candidate.setting], workers=workers, **given, **arguments)
+                for result in found:
+                    append(path, about | {"max_new_tokens": max_new_tokens} | _row(problems, candidate, result))
             advance()
 
 
@@ -224,6 +240,7 @@ def results(
         same = problems is not None and (row["task"], row["n"]) == (problems.name, len(problems))
         if problems is not None and same and "problems" in row:  # rows of version 0.1 do not say
             wanted["problems"] = problems.fingerprint
+        row = UNSAID | row
         if other := {key: row.get(key) for key, value in wanted.items() if row.get(key) != value}:
             expected = {key: wanted[key] for key in other}
             raise ValueError(f"Invalid {path}: expected results with {expected}, got some with {other}")

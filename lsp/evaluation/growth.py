@@ -55,6 +55,8 @@ def measure(
 def exponent(rows: Sequence[dict[str, Any]], cost: str) -> tuple[float, float]:
     """The slope of log cost over log length, over all problems of these rows, and its standard error.
 
+    Both are NaN if all answers have one length.
+
     Examples
     --------
     >>> rows = [{"points": {"length": [10, 20, 40], "passes": [100, 400, 1600]}}]
@@ -63,6 +65,8 @@ def exponent(rows: Sequence[dict[str, Any]], cost: str) -> tuple[float, float]:
     (2.0, 0.0)
     """
     x, y = (np.log([value for row in rows for value in row["points"][name]]) for name in ("length", cost))
+    if len(set(x)) < 2:
+        return np.nan, np.nan
     slope, offset = np.polyfit(x, y, 1)
     left = y - (slope * x + offset)
     spread = float(((x - x.mean()) ** 2).sum())
@@ -89,6 +93,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         for cost in COSTS:
             form = "{:.3g}" if cost == "seconds" else "{:.1f}" if cost == "passes" else "{:.0f}"
             slope, error = exponent(own, cost)
-            cells += [f"{form.format(own[0][cost])} and {form.format(own[-1][cost])}", f"{slope:.2f} ± {error:.2f}"]
+            growth = f"{slope:.2f} ± {error:.2f}" if np.isfinite(slope) else "?"
+            cells += [f"{form.format(own[0][cost])} and {form.format(own[-1][cost])}", growth]
         out += f"| {' | '.join(cells)} |\n"
     return out

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lsp.tiny.tasks.problem import PIECES, Problem
 
-PREFIX = "infill-"
+PREFIX, ALL = "infill-", "infill"
 
 LINE_ENDS = {"arithmetic": r"\.", "sudoku": r"\n", "countdown": ",", "code": r"\n *", "traces": r"\n"}
 """What stands between two lines or sentences of an answer, by task."""

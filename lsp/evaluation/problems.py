@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lsp.evaluation.infilling import PREFIX, with_hole
+from lsp.evaluation.infilling import ALL, PREFIX, with_hole
 from lsp.prompts import Prompt
 from lsp.tiny import tasks
 from lsp.tiny.tasks.problem import PIECES
@@ -35,8 +35,6 @@ class Problems:
         Tokens that the longest answer needs, if the task says so; 0 if nothing is appended.
     lengths : list of int
         Tokens of the right answers, of an embedded task.
-    infilling : bool
-        Whether prompts have masks of their own.
     """
 
     name: str
@@ -45,7 +43,6 @@ class Problems:
     fingerprint: str = ""
     region: int | None = None
     lengths: list[int] = field(default_factory=list)
-    infilling: bool = False
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -67,8 +64,8 @@ def load_problems(
     Parameters
     ----------
     task : str or path
-        One of `lsp.tiny.tasks.TASKS`; ``infill-`` and one of them, whose answers lack some lines or sentences; or
-        JSON lines with ``prompt`` (or ``question``) and ``answer``.
+        One of `lsp.tiny.tasks.TASKS`; ``infill-`` and one of them, whose answers lack some lines or sentences, or
+        ``infill``, which takes them in turn; or JSON lines with ``prompt`` (or ``question``) and ``answer``.
     n : int
         The largest number of problems.
     split, seed, template, level
@@ -84,11 +81,11 @@ def load_problems(
         raise ValueError(f"Invalid n: expected at least one problem, got {n}")
     if judge is not None and judge not in JUDGES:
         raise ValueError(f"Invalid judge: expected {', '.join(JUDGES)}, got {judge!r}")
-    if str(task).removeprefix(PREFIX) in tasks.TASKS:
+    if str(task) == ALL or str(task).removeprefix(PREFIX) in tasks.TASKS:
         return _embedded(str(task), n, split=split, seed=seed, template=template, level=level)
     path = Path(task)
     if not path.is_file():
-        names = f"{', '.join(tasks.TASKS)}, one of these after {PREFIX}, or a file of JSON lines"
+        names = f"{', '.join(tasks.TASKS)}, one of these after {PREFIX}, {ALL}, or a file of JSON lines"
         raise ValueError(f"Invalid task: expected {names}, got {str(task)!r}")
     prompts, answers = zip(*_read(path, n), strict=True)
     judge = judge or ("number" if "####" in answers[0] else "exact")
@@ -103,23 +100,25 @@ def load_problems(
 
 
 def _embedded(name: str, n: int, *, seed: int, **how: Any) -> Problems:
-    """Problems of an embedded task, or its answers with a hole in each."""
-    task = name.removeprefix(PREFIX)
-    tasks.check_judge(task)
-    drawn = list(tasks.generate(task, n, seed=seed, **how))
+    """Problems of an embedded task, or answers with a hole in each."""
+    among = tasks.TASKS if name == ALL else (name.removeprefix(PREFIX),)
+    for task in among:
+        tasks.check_judge(task)
+    each = [tasks.generate(task, -(-n // len(among)), seed=seed, **how) for task in among]
+    drawn = [problem for in_turn in zip(*each, strict=True) for problem in in_turn][:n]
     answers = [problem.answer for problem in drawn]
     lengths = [len(re.findall(PIECES, answer)) for answer in answers]
-    if task == name:
+    if name in tasks.TASKS:
         prompts: list[Prompt] = [problem.prompt for problem in drawn]
         mark = _fingerprint(prompts, answers)
-        return Problems(name, prompts, lambda texts: tasks.verify(drawn, texts), mark, tasks.region(task), lengths)
+        return Problems(name, prompts, lambda texts: tasks.verify(drawn, texts), mark, tasks.region(name), lengths)
     holes = [with_hole(problem, seed) for problem in drawn]
     prompts = [hole.prompt for hole in holes]
 
     def judge(texts: Sequence[str]) -> list[bool]:
         return tasks.verify(drawn, [hole.answer(text) for hole, text in zip(holes, texts, strict=True)])
 
-    return Problems(name, prompts, judge, _fingerprint(prompts, answers), 0, lengths, infilling=True)
+    return Problems(name, prompts, judge, _fingerprint(prompts, answers), 0, lengths)
 
 
 def _fingerprint(*content: Any) -> str:

@@ -14,21 +14,53 @@ from lsp.evaluation.plot import COSTS, frontier
 
 SHOWN = 4
 NO_RIVALS = ("LSP", "Full")
-FAST_DLLM = re.compile(r"Threshold block_length=\d+ cache=(block|dual)( stop_early=False)?")  # with its default p
+FAST_DLLM = re.compile(r"(Threshold|Factor) block_length=\d+ cache=(block|dual)( stop_early=False)?")  # its p and f
+CLOSE = 3.0  # points under the best Full, within which another one may be the best on fresh problems
+FAR = 10.0  # points under the preset, at which what costs no less will not reach it on fresh problems
 
 
-def worth_another_look(rows: Sequence[dict[str, Any]]) -> set[str]:
-    """The names of the settings on the frontier of their family, on any task and in any cost."""
-    kept = set()
-    for task, family, cost in product({r["task"] for r in rows}, {r["family"] for r in rows}, COSTS):
-        of_family = [row for row in rows if (row["task"], row["family"]) == (task, family)]
-        kept |= {row["name"] for row in frontier(of_family, cost)}
-    return kept
+def worth_another_look(
+    candidates: Sequence[Candidate], seen: Sequence[dict[str, Any]], task: str, preset: str
+) -> list[Candidate]:
+    """The candidates that a verdict on a task needs, going by results: what is beaten there is not run again.
+
+    On the frontier of their family on this task in any cost, unless the preset is far more accurate at no higher costs;
+    of every family its most accurate. Of LSP on the frontier of any task, because its settings are compared over all
+    tasks. Of Full those that are about as accurate as its best, or all if none was run. The preset, and what Fast-dLLM
+    runs, always. Where there are no results of the task, those of all tasks count.
+    """
+    known = {row["task"] for row in seen}
+    tasks = {task} & known or known
+    kept = {preset}
+    for each, family in product(known, {row["family"] for row in seen}):
+        if each in tasks or family == "LSP":
+            rows = [row for row in seen if (row["task"], row["family"]) == (each, family)]
+            ours = [row for row in seen if (row["task"], row["name"]) == (each, preset)]
+            kept |= {row["name"] for row in (_close(rows) if family == "Full" else _promising(rows, ours))}
+    no_full = not any(row["family"] == "Full" and row["task"] in tasks for row in seen)
+    return [
+        each
+        for each in candidates
+        if each.name in kept or FAST_DLLM.fullmatch(each.name) or (each.family == "Full" and no_full)
+    ]
 
 
-def always_shown(candidate: Candidate) -> bool:
-    """Whether a verdict needs it, on a frontier or not: Full, and Threshold as Fast-dLLM runs it."""
-    return candidate.family == "Full" or bool(FAST_DLLM.fullmatch(candidate.name))
+def _close(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that are about as accurate as the most accurate one."""
+    best = max((row["accuracy"] for row in rows), default=0.0)
+    return [row for row in rows if row["accuracy"] >= best - CLOSE / 100]
+
+
+def _promising(rows: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The frontier in any cost, without what one of ours beats by far; the most accurate one in any case."""
+    most = max((row["accuracy"] for row in rows), default=0.0)
+    best = [row for cost in COSTS for row in frontier(rows, cost)]
+    return [row for row in best if row["accuracy"] == most or not any(_far_better(each, row) for each in ours)]
+
+
+def _far_better(ours: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether it is far more accurate at no higher costs."""
+    return ours["accuracy"] >= row["accuracy"] + FAR / 100 and all(ours[cost] <= row[cost] for cost in COSTS)
 
 
 def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:
@@ -43,18 +75,21 @@ def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:
         best = max((row["accuracy"] for row in here if row["family"] == "Full"), default=None)
         named = {
             "the best Full": [row for row in here if row["family"] == "Full" and row["accuracy"] == best],
+            "as accurate, no more of either": _beating(rivals, ours, *COSTS),
             "as accurate, no more passes": _beating(rivals, ours, "passes"),
             "as accurate, no more positions": _beating(rivals, ours, "positions"),
-            "Fast-dLLM's loop": [row for row in here if FAST_DLLM.fullmatch(row["name"]) and _own_loop(row)],
-            "Fast-dLLM's caches, our loop": [
-                row for row in here if FAST_DLLM.fullmatch(row["name"]) and not _own_loop(row)
-            ],
         }
-        for name, found in named.items():
+        fast_dllm = [row for row in here if FAST_DLLM.fullmatch(row["name"])]
+        whole = {
+            "Fast-dLLM's loop": [row for row in fast_dllm if _own_loop(row)],
+            "Fast-dLLM's caches, our loop": [row for row in fast_dllm if not _own_loop(row)],
+        }
+        for name, found in (named | whole).items():
             found.sort(key=lambda row: (-row["accuracy"], row["passes"]))
-            out += "".join(_line(f"{name}: {row['name']}", row, ours) for row in found[:SHOWN])
-            if not SHOWN >= len(found) > 0:
-                out += f"| {name}: {f'{len(found) - SHOWN} more' if found else 'none'} | | | | |\n"
+            shown = len(found) if name in whole else SHOWN
+            out += "".join(_line(f"{name}: {row['name']}", row, ours) for row in found[:shown])
+            if not shown >= len(found) > 0:
+                out += f"| {name}: {f'{len(found) - shown} more' if found else 'none'} | | | | |\n"
     return out
 
 
@@ -108,15 +143,17 @@ def best_of_families(rows: Sequence[dict[str, Any]], task: str, points: float = 
     Full and settings that decode the tail are left out.
     """
     out = {}
-    for family in dict.fromkeys(row["family"] for row in rows if row["task"] == task and row["family"] != "Full"):
-        here = [r for r in rows if (r["task"], r["family"]) == (task, family) and not _own_loop(r)]
+    possible = [row for row in rows if row["task"] == task and row["family"] != "Full" and not _own_loop(row)]
+    for family in dict.fromkeys(row["family"] for row in possible):
+        here = [row for row in possible if row["family"] == family]
         enough = max(row["accuracy"] for row in here) - points / 100
         out[family] = min((r for r in here if r["accuracy"] >= enough), key=lambda r: r["positions"])["name"]
     return out
 
 
-def _beating(rivals: Sequence[dict[str, Any]], ours: dict[str, Any], cost: str) -> list[dict[str, Any]]:
-    return [row for row in rivals if row["accuracy"] >= ours["accuracy"] and row[cost] <= ours[cost]]
+def _beating(rivals: Sequence[dict[str, Any]], ours: dict[str, Any], *costs: str) -> list[dict[str, Any]]:
+    accurate = [row for row in rivals if row["accuracy"] >= ours["accuracy"]]
+    return [row for row in accurate if all(row[cost] <= ours[cost] for cost in costs)]
 
 
 def _line(name: str, row: dict[str, Any], ours: dict[str, Any] | None = None) -> str:

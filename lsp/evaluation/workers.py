@@ -39,6 +39,10 @@ class Workers:
         self.rank, self.size = (0, 1) if self.ranks is None else (self.ranks.rank, self.ranks.size)
         self.journal, self.about = journal, about
 
+    def share(self, thing: Any) -> Any:
+        """The object of the first process, in every one."""
+        return thing if self.ranks is None else self.ranks.share(thing)
+
     def begin(self, count: int, *about: object) -> Work:
         """Divides `count` chunks of the problems, settings and options in `about`."""
         key = hashlib.sha256(repr((*self.about, *about)).encode()).hexdigest()[:16]

@@ -127,9 +127,15 @@ class ChosenLast(Scheduler):
     def name(self) -> str:
         return self.scheduler.name
 
+    def check(self, options: Options) -> None:
+        self.scheduler.check(options)
+
+    def check_vocabulary(self, size: int) -> None:
+        self.scheduler.check_vocabulary(size)
+
 
 class Lowered:
-    """A step whose margins and log-odds are the lowest where one of these tokens is predicted."""
+    """A step whose margins and log-odds are the lowest, and entropies the highest, where one of these is predicted."""
 
     def __init__(self, step: Step, ids: tuple[int, ...]) -> None:
         self.step, self.ids = step, ids
@@ -140,10 +146,12 @@ class Lowered:
     def stats(self, where: Sequence[np.ndarray], **options: Any) -> list[Stats]:
         found = self.step.stats(where, **options)
         low = [np.isin(stats.tokens, self.ids) for stats in found]
+        highest = np.float32(np.log(self.step.vocabulary.size))
         return [
             stats._replace(
                 margins=np.where(last, np.float32(0), stats.margins),
                 log_odds=np.where(last, np.float32(-np.inf), stats.log_odds),
+                entropy=None if stats.entropy is None else np.where(last, highest, stats.entropy),
             )
             for stats, last in zip(found, low, strict=True)
         ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from lsp.decoding.checks import check_fields
 from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Step
 from lsp.schedulers.scattered import Confident
@@ -28,6 +29,7 @@ class Frechet(Confident):
     delta: float = 0.25
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not -1 <= self.delta < 1:
             raise ValueError(f"Invalid delta: expected -1 <= delta < 1, got {self.delta!r}")
 
@@ -58,6 +60,7 @@ class EntropyBound(Scheduler):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.gamma >= 0:
             raise ValueError(f"Invalid gamma: expected gamma >= 0, got {self.gamma!r}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from lsp.decoding.canvas import Canvas
+from lsp.decoding.checks import check_fields, check_number
 from lsp.decoding.options import Options
 from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Stats, Step
@@ -72,7 +73,11 @@ class Prophet(AllAtOnce):
     region: int | None = None
 
     def __post_init__(self) -> None:
-        if len(self.thresholds) != 3 or not all(t >= 0 for t in self.thresholds):
+        if not isinstance(self.thresholds, tuple | list) or len(self.thresholds) != 3:
+            raise ValueError(f"Invalid thresholds: expected three numbers >= 0, got {self.thresholds!r}")
+        for threshold in self.thresholds:
+            check_number("thresholds", threshold)
+        if not all(threshold >= 0 for threshold in self.thresholds):
             raise ValueError(f"Invalid thresholds: expected three numbers >= 0, got {self.thresholds!r}")
         if self.region is not None:
             as_integer("region", self.region, 1)
@@ -113,12 +118,13 @@ class SchED(AllAtOnce):
     k: float = 2.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 <= self.low <= self.high < math.inf:
             raise ValueError(f"Invalid low: expected 0 <= low <= high, got {self.low!r} and {self.high!r}")
         if self.shape not in ("exponential", "linear", "cosine"):
             raise ValueError(f"Invalid shape: expected 'exponential', 'linear' or 'cosine', got {self.shape!r}")
-        if not self.k > 0:
-            raise ValueError(f"Invalid k: expected k > 0, got {self.k!r}")
+        if not 0 < self.k < math.inf:
+            raise ValueError(f"Invalid k: expected a finite number above 0, got {self.k!r}")
 
     def enough(self, done: float) -> float:
         if self.shape == "linear":

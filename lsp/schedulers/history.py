@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from lsp.decoding.checks import check_fields
 from lsp.decoding.history import lasting
 from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Stats, Step
@@ -25,6 +26,7 @@ class Unchanging(Scheduler):
     passes: int
 
     def check_confidence(self) -> None:
+        check_fields(self)
         if not 0 < self.p <= 1:
             raise ValueError(f"Invalid p: expected 0 < p <= 1, got {self.p!r}")
         as_integer("passes", self.passes, 1)

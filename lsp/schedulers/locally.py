@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from lsp.decoding.checks import check_fields
 from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Step
 from lsp_kernels.errors import as_integer
@@ -35,6 +36,7 @@ class LocalLeap(Scheduler):
     radius: int = 4
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.p <= 1:
             raise ValueError(f"Invalid p: expected 0 < p <= 1, got {self.p!r}")
         if not 0 < self.near_p <= self.p:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from lsp.decoding.checks import check_fields
 from lsp.decoding.history import lasting
 from lsp.decoding.options import Options
 from lsp.decoding.scheduler import Chosen, Scheduler
@@ -77,6 +78,7 @@ class LongestStablePrefix(Scheduler):
         allowed = self.rule.floor is not None and self.rule.beta == 1
         if self.islands is AUTO:
             object.__setattr__(self, "islands", self.rule.floor if allowed else None)
+        check_fields(self)
         if self.stuck not in ("first", "best"):
             raise ValueError(f"Invalid stuck: expected 'first' or 'best', got {self.stuck!r}")
         if as_integer("stable", self.stable, 1) > 1 and self.rule.floor is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from lsp.decoding.checks import check_fields
 from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Step
 from lsp_kernels import PrefixRule, select_prefix
@@ -86,6 +87,7 @@ class Threshold(Confident):
     p: float = 0.9
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.p <= 1:
             raise ValueError(f"Invalid p: expected 0 < p <= 1, got {self.p!r}")
 
@@ -117,6 +119,7 @@ class Factor(Confident):
     f: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.f > 0:
             raise ValueError(f"Invalid f: expected f > 0, got {self.f!r}")
 

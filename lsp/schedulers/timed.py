@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import torch
 
+from lsp.decoding.checks import check_fields
 from lsp.decoding.scheduler import Chosen, Scheduler
 from lsp.decoding.step import Stats, Step
 from lsp_kernels.errors import as_integer
@@ -46,6 +47,7 @@ class DreamOrder(Scheduler):
     eps: float = 1e-3
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.alg not in ALGS:
             raise ValueError(f"Invalid alg: expected one of {', '.join(ALGS)}, got {self.alg!r}")
         as_integer("steps", self.steps, 1)

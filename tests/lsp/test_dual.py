@@ -94,21 +94,24 @@ class Pass:
 
 
 def simulate(case: Case, prompt: list[int], scheduler: object, seed: int, **options: object) -> tuple[list[int], list]:
-    """Decodes one prompt: its new tokens, and its passes."""
+    """Decodes one prompt, in which `MASK` is a hole: its tokens from the first mask on, and its passes."""
     length, lookahead = options["block_length"], options.get("lookahead")
     temperature, ends = options.get("temperature", 0.0), set(STOPS) if options.get("stop_early", True) else set()
-    tokens: list[int | None] = [*prompt, *[None] * NEW]
+    tokens: list[int | None] = [*(None if token == MASK else token for token in prompt), *[None] * NEW]
+    given = [p for p, token in enumerate(tokens) if token is not None]
+    origin, masks_at_start, tail = tokens.index(None), tokens.count(None), max(given, default=-1) + 1
     kept, held, passes, block, earlier = Kept(), set(), [], None, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain, "attention", kept)
         while None in tokens:
             first = tokens.index(None)
-            begin = first - (first - len(prompt)) % length
+            begin = first - (first - origin) % length
             end = min(len(tokens), begin + length)
             inner = list(range(begin - case.shifted, end))
             if block != begin:
                 last_one = len(tokens) if lookahead is None else min(len(tokens), end + lookahead)
-                block, held, around = begin, set(), [p for p in range(last_one) if p not in inner]
+                seen_once = [*range(last_one), *(p for p in given if last_one <= p < len(tokens))]
+                block, held, around = begin, set(), [p for p in seen_once if p not in inner]
             else:
                 held, around = {p for p in held if p < len(tokens)}, []
             kept.keep(held)
@@ -123,7 +126,7 @@ def simulate(case: Case, prompt: list[int], scheduler: object, seed: int, **opti
             }
             scored = {p: oracle.score_row(rows[p], {MASK}, draws[p]) for p in masks}
             here = [p for p in masks if p < end]
-            done = (NEW - tokens.count(None)) / NEW
+            done = (masks_at_start - tokens.count(None)) / masks_at_start
             seen = Seen(scored, here, done, len(tokens), set(DELIMITERS), ends, rows, MASK, earlier)
             chosen = {p: scored[p].token for p in sorted(RULES[type(scheduler)](scheduler, seen))}
             earlier = [rows, *earlier]
@@ -132,8 +135,8 @@ def simulate(case: Case, prompt: list[int], scheduler: object, seed: int, **opti
             for p, token in chosen.items():
                 tokens[p] = token
             if stop := [p for p, token in chosen.items() if token in ends]:
-                tokens = tokens[: min(stop) + 1]
-    return tokens[len(prompt) :], passes
+                tokens = tokens[: max(tail, min(stop) + 1)]
+    return tokens[origin:], passes
 
 
 class Watched:
@@ -163,8 +166,30 @@ class Watched:
 def test_decoding_is_that_of_a_model_that_keeps_k_and_v_by_position(
     exact: Transformer, case: Case, name: str, loop: str
 ) -> None:
-    scheduler, options, seeds = SCHEDULERS[name], OPTIONS[loop], [3, 2**40, -1, 3]
-    prompts = [ids_of(case, n, seed=n) for n in LENGTHS]
+    check_decoding(exact, case, [ids_of(case, n, seed=n) for n in LENGTHS], SCHEDULERS[name], OPTIONS[loop])
+
+
+@pytest.mark.parametrize(
+    ("name", "loop"), [*product(["threshold"], OPTIONS), *product(("islands", "prefix"), ["blocks of 4", "lookahead"])]
+)
+def test_holes_are_filled_as_by_a_model_that_keeps_k_and_v_by_position(
+    exact: Transformer, case: Case, name: str, loop: str
+) -> None:
+    """What is given right of the block is kept with the masks of the suffix, also past the lookahead."""
+    prompts = []
+    for n, holes in ((17, [(1, 4), (7, 9)]), (6, [(2, 3)]), (21, [(4, 5), (8, 14), (18, 21)]), (5, [])):
+        prompt = ids_of(case, n, seed=n)
+        for begin, end in holes:
+            prompt[begin:end] = [MASK] * (end - begin)
+        prompts.append(prompt)
+    check_decoding(exact, case, prompts, SCHEDULERS[name], OPTIONS[loop])
+
+
+def check_decoding(
+    exact: Transformer, case: Case, prompts: list[list[int]], scheduler: lsp.Scheduler, options: dict
+) -> None:
+    """The loop's tokens and passes are those of the simulation, alone and with seats."""
+    seeds = [3, 2**40, -1, 3]
     expected = [simulate(case, p, scheduler, s, **options) for p, s in zip(prompts, seeds, strict=True)]
     known = Vocabulary(case.vocab_size, DELIMITERS, STOPS)
     for batch_size in (None, 2):
@@ -267,7 +292,5 @@ def test_what_makes_no_sense_is_refused_by_name() -> None:
     for scheduler in ("prophet", "sched"):
         with pytest.raises(ValueError, match=r"Invalid cache: expected every mask in the pass with .*, got 'dual'"):
             lsp.generate(lsp.load("tiny"), [[20]], scheduler=scheduler, **given)
-    with pytest.raises(ValueError, match=r"Invalid prompts\[0\]\[1\]: expected no mask in a prompt, got the mask id 0"):
-        lsp.generate(lsp.load("tiny"), [[20, 0, 20]], scheduler="full", **given)
     with pytest.raises(ValueError, match=r"Invalid cfg_scale: expected 0 with cache='dual', got 1\.5"):
         lsp.generate(lsp.load("tiny"), [[20]], scheduler="full", cfg_scale=1.5, **given)

@@ -82,7 +82,8 @@ def test_what_is_beyond_the_pass_cannot_be_committed_at_once(call: Callable[...,
         (lambda: lsp.SchED(2.0, 3.0), r"Invalid low: expected 0 <= low <= high, got 3\.0 and 2\.0"),
         (lambda: lsp.SchED(math.inf), "Invalid low: expected 0 <= low <= high"),
         (lambda: lsp.SchED(shape="step"), "Invalid shape: expected 'exponential', 'linear' or 'cosine', got 'step'"),
-        (lambda: lsp.SchED(k=0.0), r"Invalid k: expected k > 0, got 0\.0"),
+        (lambda: lsp.SchED(k=0.0), r"Invalid k: expected a finite number above 0, got 0\.0"),
+        (lambda: lsp.SchED(k=math.inf), "Invalid k: expected a finite number above 0, got inf"),
     ],
 )
 def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> None:

@@ -45,6 +45,21 @@ def test_what_is_kept_is_the_nucleus(z: list[float], temperature: float, top_p: 
     assert set(kept.nonzero().flatten().tolist()) == nucleus(z, temperature, top_p, top_k)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1e-30, 1e-40, 1e-46, 1e30])
+@pytest.mark.parametrize("filters", [{"top_p": 0.9}, {"top_k": 1}, {"top_p": 0.5, "top_k": 2}], ids=str)
+def test_the_largest_logit_stays_however_large_it_is_and_however_cold(filters: dict, temperature: float) -> None:
+    z = torch.tensor([[0.0, 5.0, -torch.inf], [0.0, 3e38, -3e38], [0.0, torch.inf, 1.0]])
+    kept = Filter(temperature, **({"top_p": None, "top_k": None} | filters)).keeps(z)
+    assert kept[:, 1].all()
+    assert not kept[0, 2]
+    if temperature < 1:
+        assert kept.sum() == 3
+    model = scripted(lambda ids: np.tile(np.float32([0, 50, 0, 0, 99]), (len(ids), 1)), 5, 4)
+    if temperature <= 1:
+        how = lsp.Options(temperature=temperature, **filters)
+        assert last(lsp.decode(model, [[0]], 3, lsp.Full(), Vocabulary(5), how)).canvases[0].run.tolist() == [1] * 3
+
+
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.8, None), (None, 2), (0.95, 3)])
 def test_tokens_are_drawn_from_what_is_kept_and_look_no_surer(top_p: float | None, top_k: int | None) -> None:
     generator = torch.Generator().manual_seed(0)

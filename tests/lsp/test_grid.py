@@ -34,10 +34,12 @@ ROWS = [
     row("Full", "Full", "1111", 40, 400),
     row("Full block_length=8", "Full", "1100", 40, 300),
     row("fast", "Threshold", "1110", 5, 60),
+    row("both", "Less", "1111", 4.5, 50),
     row("cheap", "Factor", "1110", 6, 40),
     row("wrong", "Threshold", "1000", 1, 10),
     row("Threshold block_length=16 cache=block", "Threshold", "1111", 6, 100),
-    row("Threshold block_length=32 cache=dual stop_early=False", "Threshold", "1111", 5.5, 200),
+    row("Threshold block_length=32 cache=dual stop_early=False", "Fast-dLLM", "1111", 5.5, 200),
+    *(row(f"Factor block_length={n} cache=dual stop_early=False", "Fast-dLLM", "1100", 6, 300) for n in (1, 2, 3, 4)),
 ]
 
 
@@ -48,8 +50,7 @@ def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
     for candidate in candidates:
         loops.setdefault(candidate.family, set()).add(candidate.setting.options)
     for family in ("Threshold", "Factor", "Frechet", "EntropyBound", "LocalLeap", "Less", "Klass"):
-        own = set(grid.as_fast_dllm()) if family == "Threshold" else set()
-        assert loops[family] - own == set(grid.loops()) <= loops["LSP"], family
+        assert loops[family] == set(grid.loops()) <= loops["LSP"], family
     assert loops["Full"] - set(grid.loops()) == {
         lsp.Options(block_length=8, cache=cache) for cache in ("prefix", "none")
     }
@@ -59,6 +60,23 @@ def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
     assert {options.blocks for options in loops["SlidingBlock"]} == {"sliding"}
     preset = lsp.LongestStablePrefix()
     assert grid.describe(preset, preset.options) in {candidate.name for candidate in candidates}
+
+
+def test_the_rivals_are_run_as_their_authors_run_them() -> None:
+    pairs = {(each.setting.scheduler, each.setting.options) for each in grid.grid()}
+    for length in (16, 32):
+        for cache in ("block", "dual"):
+            blocks = {"block_length": length, "cache": cache}
+            for scheduler in (lsp.Threshold(), lsp.Factor()):
+                assert (scheduler, lsp.Options(stop_early=False, **blocks)) in pairs
+            for scheduler in (lsp.Threshold(), lsp.Factor(), lsp.Frechet(), lsp.LocalLeap(), lsp.Less(), lsp.Klass()):
+                assert (scheduler, lsp.Options(**blocks)) in pairs
+    for scheduler in (*(lsp.EntropyBound(gamma) for gamma in (0.001, 0.01, 0.1, 1.0)), lsp.Klass(0.6, 0.015)):
+        assert (scheduler, lsp.Options(cache="none")) in pairs
+    for scheduler in (lsp.Prophet(), lsp.SchED(), lsp.SchED(7.5, 0.0, k=16.0)):
+        assert (scheduler, lsp.Options(cache="none")) in pairs
+    for own in (lsp.AdaBlock(), lsp.SlidingBlock()):
+        assert (own, own.options) in pairs
 
 
 def test_no_family_has_more_than_sixty_settings_and_each_can_run() -> None:
@@ -73,17 +91,9 @@ def test_no_family_has_more_than_sixty_settings_and_each_can_run() -> None:
 
 
 def test_what_needs_a_small_vocabulary_is_left_out_for_a_large_one() -> None:
-    problems = load_problems("countdown", 1)
-    possible = [candidate for candidate in grid.grid() if candidate.setting.possible(126464, problems)]
+    possible = [candidate for candidate in grid.grid() if candidate.setting.possible(126464)]
     assert {candidate.family for candidate in grid.grid()} - {candidate.family for candidate in possible} == {"Klass"}
-    assert all(candidate.setting.possible(195, problems) for candidate in grid.grid())
-
-
-def test_a_dual_cache_is_left_out_where_prompts_have_holes() -> None:
-    problems = load_problems("infill-countdown", 1)
-    impossible = [each.setting for each in grid.grid() if not each.setting.possible(195, problems)]
-    assert {setting.options.cache for setting in impossible} == {"dual"}
-    assert len(impossible) == sum(each.setting.options.cache == "dual" for each in grid.grid())
+    assert all(candidate.setting.possible(195) for candidate in grid.grid())
 
 
 def test_a_name_says_what_is_not_the_default() -> None:
@@ -120,15 +130,61 @@ def test_each_task_has_its_own_length_in_a_file_and_keeps_it(tmp_path: Path) -> 
         grid.results(path, {"seed": 3}, sets[1], 24)
 
 
+def test_results_with_another_wording_of_the_prompts_are_not_mixed(tmp_path: Path) -> None:
+    path, rows = tmp_path / "r.jsonl", [row("a", "LSP", "10", 1, 1), row("a", "LSP", "10", 1, 1) | {"template": 1}]
+    for each, fits, other in zip(rows, (0, 1), (1, 0), strict=True):
+        path.write_text(results.HEADER + json.dumps(each) + "\n")
+        assert len(grid.results(path, {"template": fits})) == 1
+        with pytest.raises(ValueError, match=rf"expected results with {{'template': {other}}}"):
+            grid.results(path, {"template": other})
+
+
+def looked_at(rows: list[dict[str, object]], task: str = "t", more: tuple[tuple[str, str], ...] = ()) -> set[str]:
+    """Of candidates with the names of these rows, and of some more, those that are run again on a task."""
+    known = dict.fromkeys([*((str(each["family"]), str(each["name"])) for each in rows), *more])
+    candidates = [grid.Candidate(family, Setting(name, lsp.Full(), lsp.Options())) for family, name in known]
+    return {each.name for each in verdict.worth_another_look(candidates, rows, task, "ours")}
+
+
 def test_only_the_frontiers_of_the_families_get_another_look() -> None:
-    kept = {row["name"] for row in ROWS}
-    assert verdict.worth_another_look(ROWS) == kept
-    worse = row("worse", "Threshold", "1100", 6, 61)
-    assert verdict.worth_another_look([*ROWS, worse]) == kept
+    kept = {str(each["name"]) for each in ROWS} - {"Full block_length=8"}  # less accurate than Full, by far
+    assert looked_at(ROWS) == kept
+    assert looked_at([*ROWS, row("worse", "Threshold", "1100", 6, 61)]) == kept
+    never_run = ("Threshold", "new"), ("LSP", "other"), ("Fast-dLLM", "Factor block_length=64 cache=block")
+    assert looked_at(ROWS, more=never_run) == kept | {"Factor block_length=64 cache=block"}
+
+
+def test_a_task_gets_what_was_good_on_it_and_all_that_was_good_of_ours() -> None:
+    rows = [each | {"task": task} for task in "tu" for each in ROWS[:2]]
+    rows += [row("a", "Threshold", "1110", 5, 60) | {"task": "t"}, row("b", "Threshold", "1110", 6, 61) | {"task": "t"}]
+    rows += [row("a", "Threshold", "1110", 5, 60) | {"task": "u"}, row("b", "Threshold", "1111", 5, 60) | {"task": "u"}]
+    rows += [row("low", "LSP", "1110", 4, 60) | {"task": "t"}, row("low", "LSP", "1110", 6, 60) | {"task": "u"}]
+    assert looked_at(rows, "t") == {"ours", "Full", "a", "low"}
+    assert looked_at(rows, "u") == {"ours", "Full", "b", "low"}
+    assert looked_at(rows, "new") == {"ours", "Full", "a", "b", "low"}
+
+
+def test_what_the_preset_beats_by_far_is_not_run_again_but_for_the_best_of_a_family() -> None:
+    rows = [
+        row("ours", "LSP", "1110", 5, 50),
+        row("close", "Prophet", "1101", 6, 90),
+        row("far", "Prophet", "1100", 5.5, 80),
+        row("cheap", "Prophet", "1000", 4.5, 70),
+        row("poor", "SchED", "1100", 9, 90),
+        row("poorer", "SchED", "1000", 8, 80),
+    ]
+    assert looked_at(rows) == {"ours", "close", "cheap", "poor"}
+
+
+def test_all_of_full_is_run_where_none_was_and_else_those_that_may_be_the_best() -> None:
+    bits = "1" * 97 + "000"
+    rows = [row("ours", "LSP", bits, 5, 50), row("a", "Full", "1" * 100, 9, 9), row("b", "Full", bits, 99, 99)]
+    assert looked_at(rows, more=(("Full", "c"),)) == {"ours", "a", "b"}
+    assert looked_at(rows[:1], more=(("Full", "c"),)) == {"ours", "c"}
 
 
 def test_the_best_of_a_family_is_its_cheapest_setting_that_is_about_as_accurate_as_any() -> None:
-    best = {"LSP": "ours", "Threshold": "Threshold block_length=16 cache=block", "Factor": "cheap"}
+    best = {"LSP": "ours", "Threshold": "Threshold block_length=16 cache=block", "Less": "both", "Factor": "cheap"}
     assert verdict.best_of_families(ROWS, "t") == best
     assert verdict.best_of_families(ROWS, "t", points=25)["Threshold"] == "fast"
 
@@ -159,11 +215,13 @@ def test_the_verdict_names_who_is_as_accurate_and_as_cheap() -> None:
     assert any(
         line.startswith("| the best Full: Full | 100.0 | 40.00 (8.00x) | 400 (8.00x) | -25.0 [") for line in lines
     )
+    assert [line[:43] for line in lines if "either" in line] == ["| as accurate, no more of either: both | 10"]
     assert any(line.startswith("| as accurate, no more passes: fast | 75.0 | 5.00 (1.00x)") for line in lines)
     assert any(line.startswith("| as accurate, no more positions: cheap |") for line in lines)
     ours, own = "Threshold block_length=16 cache=block", "Threshold block_length=32 cache=dual stop_early=False"
     assert any(line.startswith(f"| Fast-dLLM's caches, our loop: {ours} |") for line in lines)
     assert any(line.startswith(f"| Fast-dLLM's loop: {own} |") for line in lines)
+    assert sum(line.startswith("| Fast-dLLM's loop: ") for line in lines) == 5  # all of them
     assert not any("wrong" in line for line in lines)
     alone = verdict.verdict(ROWS[:2], "ours").splitlines()
     assert "| as accurate, no more passes: none | | | | |" in alone

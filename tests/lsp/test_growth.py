@@ -35,6 +35,7 @@ def rows_of(power: float, noise: float = 0.0) -> list[dict]:
 @pytest.mark.parametrize("power", [0.0, 1.0, 1.7])
 def test_an_exponent_is_that_of_the_cost_with_its_error(power: float) -> None:
     assert growth.exponent(rows_of(power), "passes") == pytest.approx((power, 0.0), abs=1e-6)
+    assert np.isnan(growth.exponent([{"points": {"length": [9, 9], "passes": [1, 2]}}], "passes")).all()
     slope, error = growth.exponent(rows_of(power, noise=0.2), "seconds")
     assert 0.02 < error < 0.2
     assert abs(slope - power) < 3 * error
@@ -71,15 +72,17 @@ def test_the_settings_are_fast_dllms_the_best_of_the_rivals_and_the_default() ->
     assert "best Frechet: Frechet delta=0.85 lookahead=64" in names
     assert names[-1] == "LSP, the default"
     own = next(setting for setting in settings({}) if setting.name == "Fast-dLLM's loop, prefix cache")
-    assert own.options in grid.as_fast_dllm()
+    assert (own.scheduler, own.options) in grid.as_fast_dllm()
 
 
 def test_the_command_writes_what_it_measured(
     run: Callable[..., Ran], fails: Callable[..., None], tmp_path: Path
 ) -> None:
     out, picture = tmp_path / "growth.json", tmp_path / "growth.png"
-    ran = run("growth", out, "--task", "countdown", "--problems", 1, "--plot", picture)
+    how = ("--task", "countdown", "--problems", 1, "--template", 1)
+    ran = run("growth", out, *how, "--plot", picture)
     assert ran.code == 0
+    assert json.loads(out.read_text())["template"] == 1
     assert {row["name"] for row in json.loads(out.read_text())["rows"]} == {setting.name for setting in settings({})}
     assert "| LSP, the default |" in ran.out
     assert picture.stat().st_size > 1000

@@ -8,19 +8,52 @@ from lsp.models import linear
 from lsp.models.linear import MOST_ROWS, Int8Linear, Linear, ours_is_faster
 
 
-@pytest.fixture(params=[False, True], ids=["without products of 16 bits", "with them"])
-def sixteen(request, monkeypatch):
-    monkeypatch.setattr(linear, "_multiplies_16_bits", lambda: request.param)
-    monkeypatch.setattr(linear, "served_by_cpp", lambda: True)
-    return request.param
+@pytest.fixture
+def processor(monkeypatch):
+    """Sets what is known of the processor."""
+
+    def is_one_with(*, sixteen=(), mkl_is_slow=False):
+        monkeypatch.setattr(linear, "_multiplies", lambda dtype: dtype in sixteen)
+        monkeypatch.setattr(linear, "_leaves_avx512_unused", lambda: mkl_is_slow)
+        monkeypatch.setattr(linear, "served_by_cpp", lambda: True)
+
+    return is_one_with
 
 
-def test_few_rows_in_float32_and_slow_16_bits_are_ours(sixteen):
-    for rows, ours in ((1, False), (2, True), (MOST_ROWS, True), (MOST_ROWS + 1, False)):
+@pytest.mark.parametrize("mkl_is_slow", [False, True])
+def test_few_rows_in_float32_are_ours_and_more_where_torch_is_slow(processor, mkl_is_slow):
+    processor(mkl_is_slow=mkl_is_slow)
+    for rows, ours in ((1, False), (2, True), (MOST_ROWS, True), (MOST_ROWS + 1, mkl_is_slow)):
         assert ours_is_faster(torch.zeros(rows, 4)) is ours
-        assert ours_is_faster(torch.zeros(rows, 4).bfloat16()) is not sixteen
         assert not ours_is_faster(torch.zeros(rows, 4).double())
         assert not ours_is_faster(torch.zeros(rows, 4, device="meta"))
+
+
+@pytest.mark.parametrize("fast", [(), (torch.bfloat16,), (torch.bfloat16, torch.float16)], ids=str)
+def test_16_bits_are_ours_unless_torch_has_instructions_for_them(processor, fast):
+    processor(sixteen=fast)
+    for dtype in (torch.bfloat16, torch.float16):
+        for rows in (1, 16, MOST_ROWS + 1):
+            assert ours_is_faster(torch.zeros(rows, 4, dtype=dtype)) is (dtype not in fast)
+
+
+@pytest.mark.parametrize(
+    ("text", "has_16", "mkl_is_slow"),
+    [
+        pytest.param("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512f\n\nflags: avx512_fp16", False, True, id="AMD"),
+        pytest.param("vendor_id\t: GenuineIntel\nflags\t\t: avx512f avx512_fp16\n\n", True, False, id="Intel"),
+        pytest.param(None, False, False, id="no such file"),
+    ],
+)
+def test_what_the_processor_has_is_read_from_linux(tmp_path, monkeypatch, text, has_16, mkl_is_slow):
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(linear, "Path", lambda _: file)
+    monkeypatch.setattr(torch.cpu, "_is_amx_fp16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
+    assert linear._multiplies.__wrapped__(torch.float16) is has_16
+    assert linear._leaves_avx512_unused.__wrapped__() is mkl_is_slow
 
 
 def test_without_the_extension_torch_multiplies(monkeypatch):

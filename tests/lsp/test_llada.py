@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lsp
 from lsp.integrations.llada import generate
+from lsp.schedulers import DreamOrder
 from lsp_kernels import PrefixRule, Vocabulary
 from tests import oracle
 from tests.lsp.foreign import (
@@ -100,6 +102,34 @@ def test_the_rule_sees_an_end_that_is_kept_back_as_unsure() -> None:
     generate(model, torch.tensor([[2]]), confidence_eos_eot_inf=True, **given)
     count.remove()
     assert (at_once, len(passes) - at_once) == (2, 5)  # one pass is for the size of the vocabulary
+
+
+@pytest.mark.parametrize("scheduler", [lsp.EntropyBound(0.0), DreamOrder("entropy", steps=2)], ids=lambda s: s.key)
+def test_an_end_that_is_kept_back_comes_last_by_entropy_too(scheduler: lsp.Scheduler) -> None:
+    z = torch.zeros(1, 3, SIZE)
+    z[0, 1, 3], z[0, 2, 4] = 9.0, 1.0  # the end is much surer than what follows it
+
+    def first(**flags: bool) -> list[int]:
+        seen = []
+
+        def choose(step: lsp.decoding.Step) -> list:
+            seen.append(scheduler(step)[0][0].tolist())
+            return [(canvas.masks, np.full(len(canvas.masks), 5)) for canvas in step.canvases]
+
+        given = {"gen_length": 2, "block_length": 2, "mask_id": MASK, "eos_id": 3, "eot_id": 3}
+        generate(lambda ids: z[:, : ids.size(1)], torch.tensor([[2]]), scheduler=lsp.Custom(choose), **given, **flags)
+        return seen[0]
+
+    assert first() == [1]
+    assert first(confidence_eos_eot_inf=True) == [2]
+
+
+def test_what_a_scheduler_cannot_do_is_refused_when_an_end_is_kept_back_too() -> None:
+    model = lsp.adapt(nn.Embedding(1, 1), vocab_size=20000, mask_id=0)
+    given = {"gen_length": 2, "block_length": 2, "mask_id": 0, "eos_id": 3, "eot_id": 3}
+    for flag in (False, True):
+        with pytest.raises(ValueError, match="expected a vocabulary of at most 16384 ids with Klass"):
+            generate(model, torch.tensor([[2]]), scheduler="klass", confidence_eos_eot_inf=flag, **given)
 
 
 @torch.no_grad()

@@ -34,7 +34,7 @@ def test_a_task_says_how_long_its_answers_are_and_a_file_does_not(tmp_path: Path
 def test_in_filling_hides_lines_that_the_given_answer_judges(task: str) -> None:
     problems = load_problems(f"infill-{task}", 12, split="dev", seed=3)
     drawn = list(tasks.generate(task, 12, split="dev", seed=3))
-    assert (problems.region, problems.infilling) == (0, True)
+    assert problems.region == 0
     missing, after = [], []
     for prompt, problem in zip(problems.prompts, drawn, strict=True):
         assert isinstance(prompt, str)
@@ -47,6 +47,24 @@ def test_in_filling_hides_lines_that_the_given_answer_judges(task: str) -> None:
     assert len({hidden.count("\n") + hidden.count(".") for hidden in missing}) > 1 or task == "countdown"
     assert problems.judge([hidden + rest for hidden, rest in zip(missing, after, strict=True)]) == [True] * 12
     assert problems.judge(["x" + rest for rest in after]) == [False] * 12
+
+
+def test_in_filling_of_all_tasks_takes_them_in_turn() -> None:
+    """And few problems are the first of many."""
+    problems = load_problems("infill", 7, split="dev", seed=3)
+    each = [load_problems(f"infill-{task}", 2, split="dev", seed=3) for task in tasks.TASKS]
+    expected = [of_task.prompts[i] for i in range(2) for of_task in each][:7]
+    assert (problems.name, problems.prompts, problems.region) == ("infill", expected, 0)
+    assert load_problems("infill", 12, split="dev", seed=3).prompts[:7] == expected
+    drawn = [list(tasks.generate(task, 2, split="dev", seed=3))[i] for i in range(2) for task in tasks.TASKS][:7]
+    right = []
+    for prompt, problem in zip(problems.prompts, drawn, strict=True):
+        assert isinstance(prompt, str)
+        before, rest = re.split(r"<mask:\d+>", prompt)
+        hidden = (problem.prompt + problem.answer).removeprefix(before).removesuffix(rest)
+        right.append(hidden + rest)
+    assert problems.judge(right) == [True] * 7
+    assert problems.judge(["x", *right[1:]]) == [False] + [True] * 6
 
 
 def test_a_level_and_a_wording_can_be_asked_for() -> None:

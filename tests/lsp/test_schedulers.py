@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lsp
-from lsp.schedulers import NAMES, scheduler_of
+from lsp.schedulers import NAMES, DreamOrder, scheduler_of
 from lsp_kernels import PrefixRule, Vocabulary
 from tests.lsp.agreement import check_agreement
 from tests.lsp.recorder import scripted
@@ -123,6 +124,45 @@ def test_a_prefix_takes_what_the_rule_says() -> None:
 def test_parameters_that_make_no_sense_are_named(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.abuse("schedulers")
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (lsp.Threshold, "p"),
+        (lsp.AdaBlock, "p"),
+        (lsp.Factor, "f"),
+        (lsp.Frechet, "delta"),
+        (lsp.EntropyBound, "gamma"),
+        (lsp.LocalLeap, "near_p"),
+        (lsp.Less, "p"),
+        (lsp.Klass, "kl"),
+        (lsp.SchED, "high"),
+        (lsp.LongestStablePrefix, "islands"),
+        (DreamOrder, "alg_temp"),
+        (lsp.Options, "temperature"),
+        (lsp.Options, "top_p"),
+        (lsp.Options, "cfg_scale"),
+        (lsp.Options, "delimiter_confidence"),
+    ],
+)
+def test_what_is_no_number_is_named(kind: type, name: str) -> None:
+    for wrong in ("0.9", True, [0.9]):
+        with pytest.raises(TypeError, match=re.escape(f"Invalid {name}: expected a number, got {wrong!r}")):
+            kind(**{name: wrong})
+
+
+@pytest.mark.abuse("schedulers")
+def test_other_values_of_a_wrong_kind_are_named() -> None:
+    for name in ("stop_early", "refresh_scattered"):
+        with pytest.raises(TypeError, match=f"Invalid {name}: expected True or False, got 'no'"):
+            lsp.Options(**{name: "no"})
+    with pytest.raises(TypeError, match="Invalid thresholds: expected a number, got 'a'"):
+        lsp.Prophet(("a", 1.0, 2.0))
+    with pytest.raises(ValueError, match=r"Invalid thresholds: expected three numbers >= 0, got 7\.5"):
+        lsp.Prophet(7.5)
+    assert lsp.Threshold(np.float32(0.5)).p == lsp.Options(temperature=np.float64(0.5)).temperature == 0.5
 
 
 def test_every_scheduler_of_the_package_is_compared_with_the_simulation() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import lsp
 from lsp import cli
-from lsp.evaluation import comparison
+from lsp.evaluation import comparison, grid, results
 from lsp.evaluation.problems import Problems, load_problems
 from lsp.evaluation.workers import Workers
 from tests.support import ROOT
@@ -63,6 +63,22 @@ def test_many_workers_give_the_results_of_one(problems: Problems, size: int) -> 
     assert all(len(result.seconds) == 4 for result in results)
 
 
+def tuned(problems: Problems, path: Path, workers: Workers | None = None) -> None:
+    candidates = [grid.Candidate(setting.name, setting) for setting in SETTINGS]
+    grid.run(lsp.load("tiny"), problems, candidates[:1], path, about={}, workers=workers, **LENGTH)
+
+
+def test_many_workers_share_a_grid_and_the_first_writes_it(problems: Problems, tmp_path: Path) -> None:
+    """A chunk of the problems for each, even if they are fewer than a chunk usually has."""
+    gathered: list[Any] = []
+    for rank in reversed(range(3)):
+        tuned(problems, tmp_path / "three.jsonl", Workers(Colleague(rank, 3, gathered)))
+        assert (tmp_path / "three.jsonl").exists() == (rank == 0)
+    tuned(problems, tmp_path / "one.jsonl")
+    assert results.read(tmp_path / "three.jsonl") == results.read(tmp_path / "one.jsonl")
+    assert [len(chunks) for chunks, _ in gathered] == [1, 1, 1]
+
+
 class Stopped(Exception):
     """Somebody has stopped the run."""
 
@@ -101,14 +117,33 @@ def test_the_journal_of_another_run_is_left_alone(problems: Problems, tmp_path: 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_two_processes_of_torchrun_write_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def in_two_processes(*command: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "lsp"]
+    how = {"env": environment, "timeout": 600, "capture_output": True, "text": True}
+    return subprocess.run([*launch, *command], check=False, **how)
+
+
+def test_two_processes_of_torchrun_fill_one_file_of_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = {"task": "countdown", "n": 2, "right": "11", "passes": 1, "positions": 1}
+    dev, two, one = (tmp_path / f"{name}.jsonl" for name in ("dev", "two", "one"))
+    rows = [seen | {"family": "LSP", "name": "-"}, seen | {"family": "Full", "name": "Full"}]
+    dev.write_text(results.HEADER + "".join(json.dumps(row) + "\n" for row in rows))
+    command = ["tune", "--from", str(dev), "--task", "countdown", "--problems", "3", "--max-new-tokens", "8"]
+    ran = in_two_processes(*command, str(two))
+    assert ran.returncode == 0, ran.stderr
+    assert cli.run([*command, str(one)]) == 0
+    assert ran.stdout == capsys.readouterr().out
+    assert "## countdown" in ran.stdout
+    assert results.read(two) == results.read(one)
+    assert len(results.read(two)) > 10
+
+
+def test_two_processes_of_torchrun_write_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--task", "countdown", "--problems", "2", "--batch", "1", "--flips", "0", "--tail", "dropped"]
     command += ["--max-new-tokens", "8", "--journal", str(tmp_path / "journal"), "--out"]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "lsp"]
     two, one = tmp_path / "two.json", tmp_path / "one.json"
-    how = {"env": environment, "timeout": 600, "capture_output": True, "text": True}
-    ran = subprocess.run([*launch, *command, str(two)], check=False, **how)
+    ran = in_two_processes(*command, str(two))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("Prophet, blocks of 16") == 1
     assert len(list((tmp_path / "journal").iterdir())) == 2
