@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from lsp_kernels import linear, quantise
 from lsp_kernels.info import served_by_cpp
 
 MOST_ROWS = 128
-"""Up to so many rows our products are faster than torch's in float32."""
+"""Up to so many rows our products are faster than torch's in float32, wherever both have the same instructions."""
 
 
 class Linear(nn.Linear):
@@ -23,18 +24,39 @@ class Linear(nn.Linear):
 
 
 def ours_is_faster(x: Tensor) -> bool:
-    """By what was measured: on CPUs without products of 16 bits, for few rows in float32, and in 16 bits always."""
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or x.dtype == torch.float64:
+    """By what was measured on CPUs.
+
+    In 16 bits: where torch has no instructions for them. In float32: for few rows, or for more than one where torch's
+    library leaves AVX-512 unused.
+    """
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or x.dtype == torch.float64 or not served_by_cpp():
         return False
     if x.dtype == torch.float32:
-        return 1 < len(x) <= MOST_ROWS and served_by_cpp()
-    return served_by_cpp() and not _multiplies_16_bits()
+        return len(x) > 1 and (len(x) <= MOST_ROWS or _leaves_avx512_unused())
+    return not _multiplies(x.dtype)
 
 
 @functools.cache
-def _multiplies_16_bits() -> bool:
-    """Whether torch has fast products of 16-bit values on this processor."""
+def _multiplies(dtype: torch.dtype) -> bool:
+    """Whether torch has fast products of these 16-bit values on this processor."""
+    if dtype == torch.float16:
+        return torch.cpu._is_amx_fp16_supported() or "avx512_fp16" in _processor()
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+@functools.cache
+def _leaves_avx512_unused() -> bool:
+    """Whether torch's float32 products take half of the processor: MKL has AVX-512 for Intel's alone."""
+    return torch.cpu._is_avx512_supported() and "AuthenticAMD" in _processor()
+
+
+def _processor() -> frozenset[str]:
+    """The vendor and the instruction sets of the first processor, where Linux tells them."""
+    try:
+        first, _, _ = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")
+    except OSError:
+        return frozenset()
+    return frozenset(first.split())
 
 
 class Int8Linear(nn.Module):
