@@ -34,7 +34,8 @@ def play(
       lsp play
       lsp play --model GSAI-ML/LLaDA-8B-Instruct --device cuda --dtype bfloat16 --chat
 
-    The same address answers /v1/completions and /v1/chat/completions of OpenAI's clients. Nobody else can reach it.
+    The same address answers /v1/completions and /v1/chat/completions of OpenAI's clients. No other machine can reach
+    it.
     """
     with needed_by("lsp play"):
         from lsp.play import Playground
@@ -43,7 +44,7 @@ def play(
     listening = bound(port)  # noticed before the model is loaded
     network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
     embedded = model == o.EMBEDDED
-    name = model if embedded else Path(model).name
+    name = model if embedded else Path(model).resolve().name
     playground = Playground(network, tokenizer, name, o.wants_chat(model, chat), embedded)
     playground.warm_up()
     serve(playground, listening, show=browser)

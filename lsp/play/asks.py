@@ -45,8 +45,7 @@ def comparison(given: Any, playground: Playground) -> Comparison:
     ask.close()
     if not 1 <= len(sides) <= MOST_SIDES:
         raise ValueError(f"Invalid sides: expected from 1 to {MOST_SIDES} schedulers, got {len(sides)}")
-    if holes + (length or 0) > LONGEST_ANSWER:
-        raise ValueError(f"Invalid prompt: expected at most {LONGEST_ANSWER} masks, got {holes + (length or 0)}")
+    check_masks(holes + (length or 0))
     if length is None and not holes:
         length = playground.length(problem)
     schedulers, options = zip(*sides, strict=True)
@@ -57,6 +56,12 @@ def comparison(given: Any, playground: Playground) -> Comparison:
 def masks(prompt: str) -> int:
     """How many masks the holes of a prompt have; a number that is too long to be one counts as too many."""
     return sum(int(size) if len(size) < 8 else LONGEST_ANSWER + 1 for size in MARKER.findall(prompt))
+
+
+def check_masks(count: int) -> None:
+    """Refuses a question of which too much is to be decoded: the holes of its prompt and what follows it."""
+    if count > LONGEST_ANSWER:
+        raise ValueError(f"Invalid prompt: expected at most {LONGEST_ANSWER} masks, got {count}")
 
 
 def problem_of(ask: Fields, prompt: str, playground: Playground) -> Problem | None:
@@ -110,4 +115,4 @@ def offered() -> list[dict[str, Any]]:
     return out
 
 
-__all__ = ["Comparison", "comparison", "masks", "offered"]
+__all__ = ["Comparison", "check_masks", "comparison", "masks", "offered"]

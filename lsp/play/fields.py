@@ -12,15 +12,15 @@ WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or fal
 
 
 class Fields:
-    """The fields of an object; each is taken once."""
+    """The fields of an object; each is taken once. One that is null is as good as absent."""
 
     def __init__(self, given: Any, what: str = "request") -> None:
         if not isinstance(given, dict):
             raise ValueError(f"Invalid {what}: expected an object, got {shown(given)}")
-        self.left, self.what = dict(given), what
+        self.left, self.what = {name: value for name, value in given.items() if value is not None}, what
 
     def take(self, name: str, kind: type[T], default: T | None = None) -> T | None:
-        """The field, which may be absent or null."""
+        """The field, which may be absent."""
         value = self.left.pop(name, None)
         if value is None:
             return default

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from lsp.play.asks import LONGEST_ANSWER, LONGEST_PROMPT, LONGEST_SETTING, masks, side
+from lsp.play.asks import LONGEST_ANSWER, LONGEST_PROMPT, LONGEST_SETTING, check_masks, masks, side
 from lsp.play.errors import NoSuchModel
 from lsp.play.fields import Fields, shown, whole
 from lsp.play.playground import Playground
@@ -81,11 +81,13 @@ def completion(given: Any, playground: Playground, is_chat: bool) -> Completion:
     newest = ask.number("max_completion_tokens", 1, LONGEST_ANSWER) if is_chat else None
     length = newest or ask.number("max_tokens", 1, LONGEST_ANSWER)
     ask.left.pop("max_tokens", None)
-    holes = masks(prompt) if isinstance(prompt, str) else 0
-    if holes > LONGEST_ANSWER:
-        raise ValueError(f"Invalid prompt: expected at most {LONGEST_ANSWER} masks, got {holes}")
+    texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+    holes = sum(map(masks, texts))
+    if length is None and not holes:
+        length = playground.length()
+    check_masks(holes + (length or 0))
     arguments = {
-        "max_new_tokens": length if length is not None or holes else playground.length(),
+        "max_new_tokens": length,
         "stop": stops(ask),
         "seed": ask.number("seed", -(2**63), 2**63 - 1, 0),
         **decoding(ask),

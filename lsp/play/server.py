@@ -42,6 +42,7 @@ def serve(playground: Playground, listening: socket.socket, *, show: bool = Fals
         server_header=False,
         ws="none",
     )
+    listening.listen()  # so that a browser that is faster than the server waits for it
     print(f"the playground of {playground.name} is at {address_of(listening)} until you press Ctrl+C", flush=True)
     if show:
         webbrowser.open(address_of(listening))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ with needed_by("a picture of a trace"):
 COLUMNS, MOST_LINES, MOST_FRAMES, FRAMES_A_SECOND, HOLD = 60, 14, 80, 3, 8
 """Characters in a line of tokens, lines, frames, and for how many of these the last pass stays."""
 
+WIDTH, HEAD, LINE_HEIGHT, VALUES, FOOT, GAP = 6.6, 1.15, 0.32, 1.25, 0.28, 0.15
+"""In inches: a trace; the heading and the name of a scheduler with its notes; a line of tokens; the bars; a line of the
+legend; and what is between these."""
+
 ADVANCE = 1233 / 2048
 """How far DejaVu Sans Mono moves on after a character, in sizes of the font."""
 
@@ -43,14 +48,16 @@ TEXT, MUTED, LINE, ACCENT, FLOOR, ISLANDS, BAR = (
     "#a9b4c1",
 )
 FILLS = {"frozen": "#e3e8ee", "front": "#d9eee1", "given": "#ffffff", "now": ACCENT, "cut": "#fff0cc"}
-LETTERS = {"now": "#ffffff", "cut": "#4d3500", "masked": MUTED}
+LETTERS = {"now": "#ffffff", "cut": "#4d3500", "masked": MUTED, "dropped": MUTED}
 EDGES = {"masked": "#97a2af", "cut": "#9a6a00", "given": LINE}
 WORDS = {
     "frozen": "in the cache",
     "front": "committed, not in the cache yet",
     "now": "committed in this pass",
+    "cut": "candidate, cut off",
     "masked": "mask, with its best token",
 }
+_one_at_a_time = threading.Lock()  # the settings of matplotlib are those of the whole process
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -62,10 +69,10 @@ STYLE: Any = {
 
 def still(traces: Sequence[Trace], at: int, *, title: str = "") -> bytes:
     """Pass `at`, counted from 1, of every trace side by side as SVG. A shorter trace stays at its end."""
-    with drawing(traces) as figure:
-        draw(figure, traces, at, title)
+    with drawing(traces, [at]) as picture:
+        picture.draw(at, title)
         out = io.BytesIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "lsp"})
+        picture.figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "lsp"})
         return out.getvalue()
 
 
@@ -75,26 +82,24 @@ def animated(traces: Sequence[Trace], *, title: str = "") -> bytes:
     frames = max(2, min(MOST_FRAMES, passes))
     shown = sorted({1 + round(i * (passes - 1) / (frames - 1)) for i in range(frames)})
     writer = PillowWriter(fps=FRAMES_A_SECOND)
-    with drawing(traces) as figure, tempfile.TemporaryDirectory() as folder:
+    with drawing(traces, shown) as picture, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.gif"
-        with writer.saving(figure, str(path), dpi=80):
+        with writer.saving(picture.figure, str(path), dpi=80):
             for at in [*shown, *[shown[-1]] * HOLD]:
-                figure.clear()
-                draw(figure, traces, at, title)
+                picture.figure.clear()
+                picture.draw(at, title)
                 writer.grab_frame()
         return path.read_bytes()
 
 
 @contextmanager
-def drawing(traces: Sequence[Trace]) -> Iterator[Figure]:
-    """A figure with room for the traces, in the style of the page."""
+def drawing(traces: Sequence[Trace], shown: Sequence[int]) -> Iterator[Picture]:
+    """A picture with room for these passes of the traces, in the style of the page."""
     if not traces or not all(one.steps for one in traces):
         raise ValueError("Invalid traces: expected at least one, each with a pass, got none")
-    lines = max(len(Layout.of(one, len(one.steps) - 1).lines) for one in traces)
-    size = (6.6 * len(traces), 2.9 + 0.27 * min(MOST_LINES, lines))
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+    with _one_at_a_time, matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for it
-        yield Figure(figsize=size, facecolor="#ffffff")
+        yield Picture.of(traces, shown)
 
 
 class Chip(NamedTuple):
@@ -131,7 +136,8 @@ def texts(trace: Trace, all_cells: list[Cell]) -> list[tuple[str, str, bool]]:
     begin = 0
     while begin < len(all_cells):
         cell, end = all_cells[begin], begin + 1
-        tail = cell.state == "dropped" or (cell.state == "masked" and (cell.token is None or cell.token in trace.stops))
+        open_ = cell.state in ("masked", "cut") and (cell.token is None or cell.token in trace.stops)
+        tail = open_ or cell.state == "dropped"
         while tail and end < len(all_cells) and all_cells[end][:2] == (cell.state, cell.token):
             end += 1
         if cell.state == "dropped":
@@ -153,52 +159,79 @@ def word(trace: Trace, token: int | None) -> str:
     return printable(trace.pieces.get(token, "")) or f"⟨{token}⟩"
 
 
-def draw(figure: Figure, traces: Sequence[Trace], at: int, title: str) -> None:
-    """The heading, and below it each trace: name, tokens, values."""
-    heading = title or (headline(traces) if len(traces) > 1 else "")
-    height = figure.get_size_inches()[1]
-    figure.text(0.03, 1 - 0.2 / height, heading, size=17, weight="bold", color=TEXT, va="top", parse_math=False)
-    legend = [
-        Rectangle((0, 0), 1, 1, facecolor=FILLS.get(kind, "none"), edgecolor=EDGES.get(kind, "none")) for kind in WORDS
-    ]
-    figure.legend(
-        legend,
-        WORDS.values(),
-        loc="lower left",
-        bbox_to_anchor=(0.02, 0.0),
-        ncols=len(WORDS),
-        frameon=False,
-        fontsize=8.5,
-    )
-    grid = figure.add_gridspec(
-        2,
-        len(traces),
-        height_ratios=[height - 2.9, 1.1],
-        left=0.03 if len(traces) > 1 else 0.06,
-        right=0.985,
-        top=1 - 0.95 / height,
-        bottom=0.42 / height,
-        hspace=0.12,
-        wspace=0.08,
-    )
-    for column, trace in enumerate(traces):
-        k = min(at, len(trace.steps)) - 1
-        tokens, values = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
-        draw_tokens(tokens, trace, k, at > len(trace.steps), figure.get_figwidth())
-        draw_values(values, trace, k)
+class Picture(NamedTuple):
+    """A figure, what it shows, and how many lines of tokens it has room for: the same for every pass."""
+
+    figure: Figure
+    traces: Sequence[Trace]
+    lines: int
+    kinds: list[str]
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace], shown: Sequence[int]) -> Picture:
+        passes = ((trace, k) for trace in traces for k in {min(at, len(trace.steps)) - 1 for at in shown})
+        layouts = [Layout.of(trace, k) for trace, k in passes]
+        lines = min(MOST_LINES, max(len(one.lines) for one in layouts))
+        states = {chip.state for one in layouts for chip in one.chips}
+        out = cls(Figure(facecolor="#ffffff"), traces, lines, [kind for kind in WORDS if kind in states])
+        out.figure.set_size_inches(WIDTH * len(traces), out.foot + VALUES + GAP + lines * LINE_HEIGHT + HEAD)
+        return out
+
+    @property
+    def foot(self) -> float:
+        """Inches for the legend: a line if it has the width of several traces, else two entries in each."""
+        return GAP + FOOT * (1 if len(self.traces) > 1 else -(-len(self.kinds) // 2))
+
+    def draw(self, at: int, title: str) -> None:
+        """The heading, and below it each trace: name, tokens, values."""
+        figure, several = self.figure, len(self.traces) > 1
+        left = 0.03 if several else 0.06
+        heading = title or headline(self.traces)
+        height = figure.get_size_inches()[1]
+        figure.text(left, 1 - 0.2 / height, heading, size=17, weight="bold", color=TEXT, va="top", parse_math=False)
+        legend = [
+            Rectangle((0, 0), 1, 1, facecolor=FILLS.get(kind, "none"), edgecolor=EDGES.get(kind, "none"))
+            for kind in self.kinds
+        ]
+        figure.legend(
+            legend,
+            [WORDS[kind] for kind in self.kinds],
+            loc="lower left",
+            bbox_to_anchor=(0.02, 0.0),
+            ncols=len(self.kinds) if several else 2,
+            frameon=False,
+            fontsize=8.5,
+        )
+        tokens_height = self.lines * LINE_HEIGHT
+        grid = figure.add_gridspec(
+            2,
+            len(self.traces),
+            height_ratios=[tokens_height, VALUES],
+            left=left,
+            right=0.985,
+            top=1 - HEAD / height,
+            bottom=self.foot / height,
+            hspace=2 * GAP / (tokens_height + VALUES),
+            wspace=0.08,
+        )
+        for column, trace in enumerate(self.traces):
+            k = min(at, len(trace.steps)) - 1
+            tokens, values = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
+            draw_tokens(tokens, trace, k, at > len(trace.steps), figure.get_figwidth(), self.lines)
+            draw_values(values, trace, k)
 
 
-def draw_tokens(axes: Axes, trace: Trace, k: int, over: bool, inches: float) -> None:
-    layout = Layout.of(trace, k)
-    last = max(layout.lines.stop, 1)
-    axes.set(xlim=(0, COLUMNS), ylim=(min(MOST_LINES, max(last, 3)), 0))
+def draw_tokens(axes: Axes, trace: Trace, k: int, over: bool, inches: float, lines: int) -> None:
+    axes.set(xlim=(0, COLUMNS), ylim=(lines, 0))
     axes.axis("off")
     state = f"finished in pass {trace.passes}" if over else f"pass {k + 1} of {trace.passes}"
-    axes.set_title(trace.name, loc="left", size=12, weight="bold", color=TEXT, parse_math=False)
-    axes.set_title(state, loc="right", size=11, color=MUTED)
+    axes.set_title(trace.name, loc="left", size=12, weight="bold", color=TEXT, parse_math=False, pad=20)
+    axes.set_title(state, loc="right", size=11, color=MUTED, pad=20)
+    notes: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "size": 8.5, "color": MUTED}
+    axes.annotate(", ".join(trace.notes), (0, 1), xytext=(0, 7), parse_math=False, **notes)
     size = axes.get_position().width * inches * 72 / COLUMNS / ADVANCE
-    for line, column, text, kind in layout.chips:
-        if line >= MOST_LINES:
+    for line, column, text, kind in Layout.of(trace, k).chips:
+        if line >= lines:
             break
         box = Rectangle((column + 0.06, line + 0.1), len(text) - 0.12, 0.8, linewidth=0.6)
         box.set(facecolor=FILLS.get(kind, "none"), edgecolor=EDGES.get(kind, "none"))
@@ -217,7 +250,7 @@ def draw_values(axes: Axes, trace: Trace, k: int) -> None:
     axes.bar([at for at, _ in bars], heights, width=0.8, color=colours)
     axes.set(xlim=(-0.5, len(found) - 0.5), ylim=(0, top), xticks=[], yticks=[0, top])
     axes.tick_params(labelsize=8, length=0, colors=MUTED)
-    axes.set_ylabel(trace.measure, size=8.5, color=MUTED, labelpad=-6)
+    axes.set_ylabel(trace.measure, size=8.5, color=MUTED, labelpad=-6, parse_math=False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(BAR)

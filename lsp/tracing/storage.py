@@ -98,6 +98,8 @@ def _constant(word: str) -> float | None:
 
 def _check(trace: Trace) -> None:
     """Every field has its type, and lists that belong together have one length."""
+    if not isinstance(trace.options, dict):
+        raise TypeError(f"{trace.options!r:.60} for options")
     if trace.max_new_tokens > LARGEST_POSITION:
         raise ValueError(f"max_new_tokens of {trace.max_new_tokens}")
     _check_types(trace)
@@ -119,7 +121,7 @@ def _check_types(record: Trace | PassRecord | RuleRecord) -> None:
     hints = get_type_hints(type(record))
     for f in fields(record):
         value, hint = getattr(record, f.name), hints[f.name]
-        if f.name in ("steps", "rule", "options"):  # checked by themselves, or shown as they are
+        if f.name in ("steps", "rule", "options"):  # checked by themselves; values of options are shown as they are
             continue
         inner: Iterable[Any] = (value,)
         if get_origin(hint) in (list, dict):

@@ -10,6 +10,7 @@ import pytest
 
 import lsp
 from lsp.tracing import html
+from lsp.tracing.headline import headline
 from tests import traces
 from tests.browser import chromium
 from tests.browser.looks import CONTRASTS, problems
@@ -50,6 +51,43 @@ def test_it_opens_with_the_first_pass(page: chromium.Chromium) -> None:
     assert headings == ["Longest stable prefix", "Confidence threshold"]
     assert all(sentence.startswith("Pass 1: 64 masks.") for sentence in page.run(SENTENCES))
     assert page.run("document.querySelector('#prompt pre').textContent") == traces.PROMPT
+
+
+def test_the_address_leads_to_a_pass_and_follows_what_is_shown(browser: chromium.Chromium, tmp_path: Path) -> None:
+    show(browser, tmp_path, *map(traces.of, NAMES))
+    passes = max(traces.of(name).passes for name in NAMES)
+    for asked, shown in ((3, 3), (0, 1), (10**6, passes)):
+        browser.open("about:blank")
+        browser.open(f"{(tmp_path / 'page.html').as_uri()}#pass={asked}")
+        assert browser.run(COUNT) == f"pass {shown} of {passes}"
+    browser.press("Home")
+    browser.press("ArrowRight")
+    assert browser.run("new Promise((done) => setTimeout(() => done(location.hash), 1000))") == "#pass=2"
+    browser.run("location.hash = '#pass=3'; null")
+    assert browser.run(f"new Promise((done) => setTimeout(() => done({COUNT}), 100))") == f"pass 3 of {passes}"
+    assert problems(browser) == []
+
+
+def test_the_headline_is_the_difference(page: chromium.Chromium) -> None:
+    assert page.run("document.querySelector('#headline p').textContent") == headline([*map(traces.of, NAMES)])
+
+
+@pytest.mark.parametrize("name", traces.SCHEDULERS)
+def test_every_mark_of_a_plot_is_explained_under_it(browser: chromium.Chromium, tmp_path: Path, name: str) -> None:
+    trace = traces.of(name)
+    show(browser, tmp_path, trace)
+    marks = set()
+    for _ in range(trace.passes):
+        found = browser.run("[...document.querySelectorAll('svg text.mark')].map((node) => node.textContent)")
+        marks |= {mark for text in found for mark in text.split(" = ")}
+        browser.press("ArrowRight")
+    assert bool(marks) == (name in ("lsp", "islands", "paper"))
+    caption = browser.run("document.querySelector('.caption').textContent")
+    assert caption.startswith("Margin: " if trace.measure == "margin" else "Confidence: ")
+    named = {word for part in caption.split(".") for word in part.partition(":")[0].replace(",", " ").split()}
+    assert marks <= named
+    for mark in ("lo", "snap"):
+        assert (mark in marks) == (mark in named)
 
 
 @pytest.mark.parametrize("focus", ["document.activeElement.blur()", "document.getElementById('pass').focus()"])

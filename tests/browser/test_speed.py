@@ -100,7 +100,7 @@ def test_a_step_through_two_long_traces_fits_into_a_frame(browser: chromium.Chro
     work, frames = ([pair[i] for pair in found] for i in (0, 1))
     print(f"\nwork of a step: median {middle(work):.1f} ms; frame: median {middle(frames):.1f} ms")
     print(f"frames above {1.5 * FRAME:.0f} ms: {sum(frame > 1.5 * FRAME for frame in frames)} of {len(frames)}")
-    assert min(work) < FRAME  # the least, which other work of the machine distorts least
+    assert middle(work) < FRAME  # what the page needs; when a frame is shown depends on other work of the machine too
     assert problems(browser) == []
 
 

@@ -11,7 +11,8 @@ pytest.importorskip("openai")
 pytest.importorskip("starlette")
 import openai
 
-from tests.play.serving import ANSWER, PROMPT, served
+from lsp.play.completions import Answer
+from tests.play.serving import ANSWER, PROMPT, served, slow_down
 
 pytestmark = pytest.mark.openai
 CHAT = [{"role": "user", "content": PROMPT}]
@@ -41,6 +42,12 @@ def test_a_chat_as_a_stream(client: Any) -> None:
     assert pieces[-1].usage.passes > 1
 
 
+def test_an_answer_can_be_sent_back_in_the_next_question(client: Any) -> None:
+    out = client.chat.completions.create(model="tiny", messages=CHAT)
+    messages = [*CHAT, out.choices[0].message, *CHAT]
+    assert client.chat.completions.create(model="tiny", messages=messages).usage.prompt_tokens > out.usage.total_tokens
+
+
 def test_a_text(client: Any) -> None:
     how = {"max_tokens": 32, "temperature": 0, "seed": 1, "stop": [","], "extra_body": {"scheduler": "threshold"}}
     out = client.completions.create(model="tiny", prompt=f"{PROMPT}\n", **how)
@@ -57,9 +64,11 @@ def test_errors_are_the_clients_own(client: Any) -> None:
         client.chat.completions.create(model="tiny", messages=CHAT, n=2)
 
 
-def test_a_stream_that_is_left_is_stopped(client: Any) -> None:
+def test_a_stream_that_is_left_is_stopped(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = slow_down(monkeypatch)
     stream = client.chat.completions.create(model="tiny", messages=CHAT, stream=True, extra_body={"scheduler": "full"})
     next(iter(stream))
     stream.close()
     out = client.chat.completions.create(model="tiny", messages=CHAT)
     assert out.choices[0].message.content == ANSWER
+    assert sum(isinstance(event, Answer) for event in told) == 1

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 
 import lsp
 from lsp.play import Playground, create_app
+from lsp.play.line import Ticket
 from lsp.play.server import address_of, bound
 
 HOST = "http://127.0.0.1:7777"
@@ -69,12 +72,34 @@ def question(*schedulers: str, **more: Any) -> dict[str, Any]:
     return {"prompt": PROMPT, "sides": [{"scheduler": name} for name in schedulers or ("lsp",)], **more}
 
 
+def until(true: Callable[[], Any], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.02)
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.1) -> list[Any]:
+    """Every event takes so long from now on that a run can be left before its end; returns the events as they come."""
+    told: list[Any] = []
+    tell = Ticket.tell
+
+    def slowly(ticket: Ticket, event: Any) -> None:
+        told.append(event)
+        time.sleep(seconds)
+        tell(ticket, event)
+
+    monkeypatch.setattr(Ticket, "tell", slowly)
+    return told
+
+
 @contextmanager
 def served(over: Playground | None = None) -> Iterator[tuple[str, Playground]]:
     """The server on a port of this machine: its address, and what it holds."""
     held, listening = over or playground(), bound(0)
     config = uvicorn.Config(create_app(held), log_level="warning", ws="none", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
+    listening.listen()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

@@ -87,6 +87,15 @@ def test_holes_are_filled() -> None:
     assert out["usage"]["completion_tokens"] == 5
 
 
+def test_a_field_that_is_null_is_as_good_as_absent() -> None:
+    """A client sends back what it was answered, and that has fields without a value."""
+    answered = post(CHAT, asked(CHAT)).json()["choices"][0]["message"]
+    assert None in answered.values()
+    messages = [*asked(CHAT)["messages"], answered, *asked(CHAT)["messages"]]
+    out = post(CHAT, asked(CHAT, messages=messages, top_logprobs=None))
+    assert out.status_code == 200, out.text
+
+
 def test_there_is_one_model() -> None:
     assert [model["id"] for model in get("/v1/models").json()["data"]] == ["tiny"]
 
@@ -101,6 +110,19 @@ BAD = {
     "too many tokens": (TEXT, {"max_tokens": 10**9}, 400, "Invalid max_tokens: expected from 1 to 2048"),
     "more than the context": (TEXT, {"max_tokens": 2000}, 400, "Invalid max_new_tokens: expected at most"),
     "more, in a stream": (TEXT, {"max_tokens": 2000, "stream": True}, 400, "Invalid max_new_tokens: expected at most"),
+    "too large a hole": (TEXT, {"prompt": "<mask:2049>"}, 400, "Invalid prompt: expected at most 2048 masks, got 2049"),
+    "too large a hole in a chat": (
+        CHAT,
+        {"messages": [{"role": "user", "content": "<mask:1000>"}] * 3},
+        400,
+        "Invalid prompt: expected at most 2048 masks, got 3000",
+    ),
+    "a hole and too much after it": (
+        TEXT,
+        {"prompt": "<mask:1000>", "max_tokens": 1049},
+        400,
+        "Invalid prompt: expected at most 2048 masks, got 2049",
+    ),
     "an empty stop": (TEXT, {"stop": ""}, 400, "Invalid stop: expected at most 4 texts, got ''"),
     "no messages": (CHAT, {"messages": []}, 400, "Invalid messages: expected from 1 to 200"),
     "a picture": (

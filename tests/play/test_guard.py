@@ -9,9 +9,10 @@ import re
 
 import pytest
 
-from lsp.play import guard
+from lsp.play import Playground, guard
 from lsp.play.guard import name_of
-from tests.play.serving import HOST, get, post, question
+from tests.play.serving import HOST, asking, get, model, post, question
+from tests.traces import HOSTILE
 
 FOREIGN_HOSTS = [
     "evil.example",
@@ -57,8 +58,6 @@ def test_the_page_itself_may_ask() -> None:
 @pytest.mark.abuse("playground")
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_what_a_form_of_another_page_could_send_is_refused(kind: str) -> None:
-    from tests.play.serving import asking
-
     body = json.dumps(question()).encode()
     answer = asking(lambda client: client.post("/api/runs", content=body, headers={"content-type": kind}))
     assert (answer.status_code, answer.text[:21]) == (403, "Invalid Content-Type:")
@@ -88,6 +87,13 @@ def test_only_the_script_of_the_page_may_run_and_it_reaches_nobody_else() -> Non
     assert policy["connect-src"] == "'self'"
     assert set(re.findall(r"https?://[^\s\"'`<]*", answer.text)) == {"http://www.w3.org/2000/svg"}
     assert len(re.findall("<script", answer.text)) == 2
+
+
+def test_the_name_of_a_model_is_text() -> None:
+    named = Playground(*model(), name=HOSTILE)
+    text = asking(lambda client: client.get("/"), named).text
+    assert len(re.findall("<script", text)) == 2
+    assert "<img" not in text
 
 
 def test_the_page_is_small() -> None:

@@ -77,7 +77,7 @@ def test_what_cannot_be_opened_is_refused_by_name(name: str) -> None:
 
 @pytest.mark.abuse("playground")
 @pytest.mark.parametrize(
-    "change", [{"steps": None}, {"passes": 99}, {"prompt": "a"}, {"max_new_tokens": 2**40}, {"x": 1}]
+    "change", [{"steps": None}, {"passes": 99}, {"prompt": "a"}, {"max_new_tokens": 2**40}, {"options": None}, {"x": 1}]
 )
 def test_a_broken_trace_is_not_saved(change: dict[str, Any]) -> None:
     answer = post("/api/save", {"kind": "html", "traces": [as_held(traces.of("lsp")) | change]})

@@ -7,6 +7,7 @@ function start() {
   const asked = form(about);
   const shown = shelf(traces);
   let running = null; // what stops the run
+  let linked = linkedPart(); // the question that the address holds, as it stands there
   const controls = control(shown.views, () => running !== null);
   document.getElementById("about").textContent = `${about.model} on ${about.device}, on this machine alone`;
   document.getElementById("pace").value = "250";
@@ -113,12 +114,34 @@ function start() {
     say("saved");
   }
 
+  /** What is shown as one question, which a link can hold. */
+  function shownQuestion() {
+    const questions = shown.runs.map(({ question }) => question);
+    const same = new Set(questions.map((one) => JSON.stringify({ ...one, sides: null }))).size === 1;
+    if (questions.includes(null) || !same) {
+      throw new Error("A link holds runs that were decoded here from one prompt; save the page instead");
+    }
+    return { ...questions[0], sides: questions.flatMap(({ sides }) => sides) };
+  }
+
+  /** The address holds what is shown and nothing older. */
+  function address(parts) {
+    history.replaceState(null, "", parts.length ? `#${parts.join("&")}` : location.pathname);
+    linked = linkedPart();
+  }
+
+  async function copyLink() {
+    address([`pass=${controls.at}`, `run=${encodeURIComponent(JSON.stringify(shownQuestion()))}`]);
+    await navigator.clipboard.writeText(location.href).then(() => say("copied"), () => say("the link is in the address"));
+  }
+
   async function reopen() {
     const given = await Promise.all([...files.files].map(async (file) => ({ name: file.name, text: await file.text() })));
     files.value = "";
     if (!given.length) return;
     const found = await (await ask("/api/open", { files: given })).json();
     stopped();
+    address([]);
     shown.clear();
     for (const { steps, ...head } of found) shown.add(replay(head, steps), null);
     shown.settle();
@@ -130,43 +153,58 @@ function start() {
   document.getElementById("form").addEventListener("submit", (event) => {
     event.preventDefault();
     document.querySelector(".go").scrollIntoView();
+    address([]);
     decode(asked.question, false);
   });
-  again.addEventListener("click", () => decode(news(asked.question), true));
+  again.addEventListener("click", () => {
+    address([]);
+    decode(news(asked.question), true);
+  });
   stop.addEventListener("click", stopped);
   save.addEventListener("click", trying(async (event) => {
     const { kind } = event.target.dataset;
     if (kind) await write(kind);
   }));
-  document.getElementById("link").addEventListener("click", trying(async () => {
-    const rest = `run=${encodeURIComponent(JSON.stringify(asked.question))}`;
-    history.replaceState(null, "", `#pass=${controls.at}&${rest}`);
-    await navigator.clipboard.writeText(location.href).then(() => say("copied"), () => say("the link is in the address"));
-  }));
+  document.getElementById("link").addEventListener("click", trying(copyLink));
   document.getElementById("open").addEventListener("click", () => files.click());
   files.addEventListener("change", trying(reopen));
   document.getElementById("hole").addEventListener("click", trying(asked.makeHole));
   document.getElementById("prompt").addEventListener("input", asked.changed);
   for (const id of ["task", "index"]) document.getElementById(id).addEventListener("change", trying(asked.takeProblem));
   window.addEventListener("pagehide", () => running?.abort());
-  trying(async () => {
-    const linked = fromLink();
-    if (!linked) {
-      asked.question = { ...about.first, sides: about.first.sides.map((scheduler) => ({ scheduler })) };
-      return asked.takeProblem();
-    }
+  window.addEventListener("hashchange", () => {
+    if (linkedPart() && linkedPart() !== linked) location.reload(); // a link was opened on this page
+  });
+
+  async function beginning() {
+    asked.question = { ...about.first, sides: about.first.sides.map((scheduler) => ({ scheduler })) };
+    const question = linked && questionOf(linked);
+    if (!question) await asked.takeProblem();
+    if (!linked) return;
+    if (!question) throw new Error("Invalid link: expected a question as this page writes it, got something else");
     const pass = controls.fromAddress() ?? 1;
-    asked.question = linked;
-    await decode(asked.question, false);
+    asked.question = question;
+    await decode(question, false);
     controls.playing(false);
     controls.go(pass);
-  })();
+  }
+
+  trying(beginning)();
 }
 
-/** The question in the address, if there is one. */
-function fromLink() {
-  const found = /(?:^#|&)run=([^&]+)/.exec(location.hash);
-  return found ? JSON.parse(decodeURIComponent(found[1])) : null;
+/** What the address has of a question. */
+function linkedPart() {
+  return /(?:^#|&)run=([^&]+)/.exec(location.hash)?.[1] ?? null;
+}
+
+/** The question of a link, or null if it holds none. */
+function questionOf(part) {
+  try {
+    const given = JSON.parse(decodeURIComponent(part));
+    return Array.isArray(given.sides) ? given : null;
+  } catch {
+    return null;
+  }
 }
 
 function placeOf(ahead) {
@@ -179,8 +217,7 @@ function take(trace, { line, pieces, delimiters, stops, passes, positions, secon
   trace.delimiters.push(...delimiters);
   trace.stops.push(...stops);
   advance(trace, line);
-  const tokens = (trace.costs.at(-1)?.tokens ?? 0) + trace.steps.at(-1).chosen.length;
-  trace.costs.push({ tokens, positions, seconds });
+  trace.costs.push({ positions, seconds });
   Object.assign(trace, { passes, positions });
 }
 

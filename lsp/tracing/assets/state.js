@@ -53,6 +53,11 @@ function finish(trace, head) {
   return trace;
 }
 
+/** How many tokens are committed after pass k, without those that a stop has dropped. */
+function committedBy(trace, k) {
+  return trace.passOf.filter((pass, at) => pass >= 0 && pass <= k && at < trace.ends[k + 1]).length;
+}
+
 function isStop(trace, token) {
   return trace.options.stop_early !== false && trace.stops.includes(token);
 }

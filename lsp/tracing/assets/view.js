@@ -28,7 +28,7 @@ function view(trace, together) {
 
   function highlight(at) {
     for (const node of pointed) node.classList.remove("pointed");
-    part.readout.textContent = at === null || !all[at] ? captionOf(trace) : describe(trace, all[at]);
+    part.readout.textContent = at === null || !all[at] ? "" : describe(trace, all[at]);
     pointed = at === null ? [] : [...root.querySelectorAll(`[data-at="${at}"]`)];
     for (const node of pointed) node.classList.add("pointed");
   }
@@ -42,7 +42,7 @@ function view(trace, together) {
   /** The figures at a pass, if they are known of every pass, else those of the whole. */
   function drawFigures(k) {
     const cost = trace.costs[k];
-    const tokens = cost ? cost.tokens : trace.committed_in.filter((pass) => pass >= 0).length;
+    const tokens = cost ? committedBy(trace, k) : trace.committed_in.filter((pass) => pass >= 0).length;
     const passes = cost ? k + 1 : trace.passes;
     part.passes.textContent = passes;
     part.tokens.textContent = tokens;
@@ -52,6 +52,11 @@ function view(trace, together) {
     if (cost) part.seconds.textContent = cost.seconds.toFixed(2);
     part.verdict.textContent = (trace.done && VERDICTS[trace.verdict]) || "";
     part.verdict.className = `verdict ${trace.verdict || ""}`;
+  }
+
+  function drawCaption() {
+    const text = captionOf(trace);
+    if (part.caption.textContent !== text) part.caption.textContent = text;
   }
 
   function explain(k, over) {
@@ -87,6 +92,7 @@ function view(trace, together) {
       part.sequence.setAttribute("aria-label", `The sequence after pass ${k + 1}`);
       drawSequence(trace, k, all);
       drawPlot(trace, k, all);
+      drawCaption();
       drawTable();
       highlight(null);
     },

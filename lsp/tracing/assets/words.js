@@ -102,10 +102,18 @@ function finished(trace) {
   return `Finished in pass ${passes}: ${count(tokens.length, "token")}, “${end}” at the end.`;
 }
 
+/** What the bars are, and what the lines and marks stand for that the passes have. */
 function captionOf(trace) {
-  const line = trace.steps.some((step) => step.rule) ? "Solid line: the prefix minimum. " : "";
-  const block = trace.options.block_length ? "Pale: after the block. " : "";
-  return `${line}${block}${trace.measure === "confidence" ? "" : "Bars with a point go on beyond the axis."}`;
+  const some = (holds) => trace.steps.some(({ rule }) => rule && holds(rule));
+  const confident = trace.measure === "confidence";
+  const out = [confident ? "Confidence: the probability of the best token." : "Margin: the best logit minus the next one."];
+  if (some(() => true)) out.push("Solid line: the prefix minimum. L′: where the candidate ends.");
+  if (trace.level === null && some(() => true)) out.push("lo, hi: the least and the most that it may hold.");
+  else if (some(({ hi, n }) => hi < n)) out.push("hi: the most that it may hold.");
+  if (some(({ snap }) => snap !== null)) out.push("snap: where its last delimiter ends.");
+  if (trace.options.block_length) out.push("Pale: after the block.");
+  if (!confident) out.push("Bars with a point go on beyond the axis.");
+  return out.join(" ");
 }
 
 function describe(trace, cell) {

@@ -1,0 +1,53 @@
+"""Nothing runs that nobody waits for: who closes the connection ends the run, and leaves the line."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.play.serving import PROMPT, question, served, slow_down, until
+
+CHAT = {"messages": [{"role": "user", "content": PROMPT}], "scheduler": "full"}
+ASKED = {
+    "a run": ("/api/runs", question("full", "full")),
+    "an answer": ("/v1/chat/completions", CHAT),
+    "a stream": ("/v1/chat/completions", {**CHAT, "stream": True}),
+}
+
+
+@contextmanager
+def asked(address: str, path: str, what: Any) -> Iterator[socket.socket]:
+    """The connection of a client that has asked and does not read."""
+    host, port = address.removeprefix("http://").split(":")
+    body = json.dumps(what).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(head.encode() + body)
+        yield connection
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_who_goes_away_ends_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = slow_down(monkeypatch)
+    with served() as (address, held):
+        with asked(address, *ASKED[name]):
+            until(lambda: len(told) > 4)
+        until(lambda: len(held.line) == 0)
+    assert len(told) < 15  # Full takes more passes than that
+
+
+def test_who_goes_away_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = slow_down(monkeypatch)
+    with served() as (address, held), asked(address, *ASKED["a run"]):
+        until(lambda: len(told) > 2)
+        with asked(address, *ASKED["a run"]):
+            until(lambda: len(held.line) == 2)
+        until(lambda: len(held.line) == 1)
+        assert len(told) < 15  # the first one still runs

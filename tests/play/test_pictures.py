@@ -1,0 +1,96 @@
+"""Pictures of traces for slides: what is drawn can be read, is inside, and is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("matplotlib")
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+import lsp
+from lsp.tracing import pictures
+from lsp.tracing.states import cells
+from tests import traces
+
+SHORT = "Use 3, 5 and 7 to make 15.\n"
+SHOWN = {
+    "one": ("islands",),
+    "two": ("paper", "full"),
+    "four": ("lsp", "islands", "threshold", "prophet"),
+}
+
+
+def short() -> lsp.Trace:
+    """A trace whose answer fits into one line."""
+    (out,) = lsp.trace(lsp.load("tiny"), SHORT, max_new_tokens=48, scheduler=lsp.Threshold(0.9))
+    return out
+
+
+def drawn(shown: Sequence[lsp.Trace], passes: Sequence[int]) -> Iterator[tuple[int, pictures.Picture]]:
+    """The picture of every pass."""
+    with pictures.drawing(shown, passes) as picture:
+        FigureCanvasAgg(picture.figure)
+        for at in passes:
+            picture.figure.clear()
+            picture.draw(at, "")
+            picture.figure.canvas.draw()
+            yield at, picture
+
+
+def texts(picture: pictures.Picture) -> list[Text]:
+    return [text for text in picture.figure.findobj(Text) if text.get_visible() and text.get_text()]
+
+
+def heights(picture: pictures.Picture) -> list[float]:
+    """Those of the chips of all traces, in pixels."""
+    boxes = [axes.patches for axes in picture.figure.axes[::2]]
+    return [box.get_window_extent().height for each in boxes for box in each if isinstance(box, Rectangle)]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_all_text_is_inside(name: str) -> None:
+    for _, picture in drawn([traces.of(one) for one in SHOWN[name]], [1, 2, 3]):
+        width, height = picture.figure.canvas.get_width_height()
+        for text in texts(picture):
+            box = text.get_window_extent()
+            assert (box.x0 >= 0, box.y0 >= 0, box.x1 <= width, box.y1 <= height) == (True,) * 4, text
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_a_chip_is_as_high_as_its_letters_and_stays_so(several: int) -> None:
+    for shown in ([short()] * several, [traces.of("paper")] * several):
+        found = []
+        for _, picture in drawn(shown, [1, 2, 3]):
+            letters = [text.get_fontsize() for text in texts(picture) if text.get_family() == ["monospace"]]
+            found += heights(picture)
+            assert min(found) > max(letters) * picture.figure.dpi / 72
+        assert max(found) == pytest.approx(min(found))
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_a_picture_shows_its_legend_explains(name: str) -> None:
+    shown = [traces.of(one) for one in SHOWN[name]]
+    for at, picture in drawn(shown, [1, 2]):
+        states = {cell.state for trace in shown for cell in cells(trace, min(at, trace.passes) - 1)}
+        (legend,) = picture.figure.legends
+        labels = {text.get_text() for text in legend.get_texts()}
+        assert labels >= {pictures.WORDS[state] for state in states if state in pictures.WORDS}
+        assert states <= {*pictures.WORDS, "dropped", "given"}  # these say it themselves: a number, and no frame
+
+
+def test_two_runs_of_one_scheduler_can_be_told_apart() -> None:
+    shown = [traces.of("lsp"), traces.of("islands")]
+    assert shown[0].name == shown[1].name
+    for _, picture in drawn(shown, [1]):
+        words = {text.get_text() for text in texts(picture)}
+        assert words >= {", ".join(one.notes) for one in shown}
+
+
+def test_text_is_no_formula() -> None:
+    strange = replace(short(), name="$\\frac{$", notes=["$\\frac{$"], measure="$\\frac{$", pieces={})
+    assert pictures.still([strange], 1, title="$\\frac{$").startswith(b"<?xml")

@@ -1,0 +1,64 @@
+"""The command: it serves a model from a folder as well, and a browser may come before the server is ready."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lsp
+from lsp.cli.play import play
+from lsp.play import Playground, server
+from lsp.tracing import storage
+from tests.lsp.checkpoints import FAMILIES
+from tests.play.serving import PROMPT, asking, events, playground
+
+TINY = Path(lsp.__file__).parent / "tiny" / "checkpoint"
+VOCABULARY: dict[str, dict[str, Any]] = {  # of the tokenizer that is at hand
+    "llada": {"vocab_size": 195, "embedding_size": 195, "mask_token_id": 0, "eos_token_id": 1},
+    "dream": {"vocab_size": 195, "mask_token_id": 0, "eos_token_id": 1},
+}
+
+
+@pytest.mark.parametrize("family", VOCABULARY)
+def test_a_model_from_a_folder_is_played(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = FAMILIES[family](**VOCABULARY[family]).save(tmp_path / "mine")
+    for file in TINY.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    found: list[Playground] = []
+    monkeypatch.setattr(server, "serve", lambda playground, listening, show: found.append(playground))
+    monkeypatch.chdir(folder)
+    play(model=".", port=0, browser=False)
+    (held,) = found
+    assert (held.name, held.tasks, held.chat) == ("mine", [], False)
+
+    prompt = f"{PROMPT}<mask:3>."
+    asked = {"prompt": prompt, "sides": [{"scheduler": "lsp"}, {"scheduler": "full"}], "max_new_tokens": 4}
+    told = events(asking(lambda client: client.post("/api/runs", json=asked), held))
+    for side, name in enumerate(("lsp", "full")):
+        (expected,) = lsp.trace(held.model, prompt, scheduler=name, tokenizer=held.tokenizer, max_new_tokens=4)
+        mine = [event for event in told if event.get("side") == side]
+        head = {key: value for key, value in mine[-1]["head"].items() if key != "given"}
+        lines = [event["line"] for event in mine if event["event"] == "pass"]
+        assert storage.from_lines({"format": storage.FORMAT, **head}, lines, "run") == expected
+        assert mine[-1]["verdict"] is None
+
+
+def test_a_browser_that_is_faster_than_the_server_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = []
+
+    def open_(address: str) -> None:
+        host, port = address.removeprefix("http://").split(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+        reached.append(address)
+
+    monkeypatch.setattr(server.webbrowser, "open", open_)
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
+    held = playground()
+    with server.bound(0) as listening:
+        server.serve(held, listening, show=True)
+        assert reached == [server.address_of(listening)]
+    held.line.close()
