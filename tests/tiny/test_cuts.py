@@ -1,11 +1,13 @@
 """Parallel cuts: every segment is predicted from what a suffix mask would show, and nothing else."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import FROM_CHECKPOINT
-from lsp.tiny.training.cuts import FIRST_WEIGHT, Row, fade, lay_out, window
+from lsp.tiny.training.cuts import FIRST_WEIGHT, ISLANDS, Row, fade, islands, lay_out, shown, window
 from lsp.tiny.training.data import WINDOW, Batches
 from lsp.tiny.training.model import Config, TinyModel
 
@@ -44,6 +46,28 @@ def test_the_first_token_of_a_segment_weighs_most_and_the_others_fade(rows):
     weak = fade(torch.tensor(1), 12).item()
     assert batch.weights[0, 8:].tolist() == pytest.approx([FIRST_WEIGHT, weak, FIRST_WEIGHT, FIRST_WEIGHT, weak])
     assert fade(torch.tensor([0, 24, 5000]), 24).tolist() == pytest.approx([1.0, 0.5, 0.1])
+
+
+def test_islands_are_shown_near_a_cut_and_never_right_behind_it(rows):
+    generator = torch.Generator().manual_seed(0)
+    behind = torch.arange(40).repeat(500, 1)
+    found = shown(behind, islands(500, 0.5, generator)[:, None], generator)
+    assert 0.4 < found.any(1).float().mean() < 0.6
+    assert found[:, 1:ISLANDS].any(0).all()
+    assert not found[:, 0].any()
+    assert not found[:, ISLANDS:].any()
+    (row, _) = rows
+    row = replace(row, islands=cuts(8, 4, 7))
+    batch = lay_out([row], MASK, EOS)
+    assert batch.inputs[0, 8:].tolist() == [MASK, 12, MASK, MASK, EOS]
+    assert batch.masked[0].nonzero()[:, 0].tolist() == [8, 10, 11]
+
+
+def test_rows_get_islands_behind_their_own_cuts(rows):
+    generator = torch.Generator().manual_seed(0)
+    many = [row.with_islands(1.0, generator) for row in rows for _ in range(50)]
+    assert any(row.islands.any() for row in many)
+    assert not any((row.islands & row.cuts).any() for row in many)
 
 
 def test_a_segment_is_predicted_as_after_a_cut(rows, model):

@@ -10,7 +10,8 @@ larger numbers of Countdown.
 The second run starts from what the first has made and gives most of its time to traces, first short
 ones, then all, then mostly long ones; the other tasks stay in every step, so that they are kept. From the
 first step on there are drills of single statements: verdicts are the last thing about traces that it learns. Late
-stages show more canvases that are masked to their end: what follows a cut should not depend on how many masks do.
+stages show more canvases that are masked to their end, because what follows a cut should not depend on how many masks
+do, and *islands* behind the cuts: tokens that a decoder has committed before those in front of them.
 A stage begins at a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
 
@@ -33,6 +34,7 @@ class Recipe:
     choices: float = 0.0  # share of the examples that get choice masks instead
     tail: int = 24  # longest random run of end-of-sequence after the answers
     infill: float = 0.0  # share of the examples of which one line or sentence is hidden instead
+    islands: float = 0.0  # share of cuts behind which some tokens are shown
     horizon: int = 0  # tokens over which the weight of a suffix fades, if it does
     reworded: float = 0.0  # share of the prompts in the second template
     weight: float = 1.0  # of the loss
@@ -155,6 +157,9 @@ PARALLEL = Recipe(5, 5, reworded=0.3, weight=2.0, levels=TRACES.levels)
 PROGRAMS = Recipe(4, 4, reworded=0.3, weight=1.5, levels=(4, 5, 6, 6, 7, 7, 8, 8))
 STATEMENTS = {"code": 2, "countdown": 1, "traces": 24}
 LONG = (185, 250, 335, 335, 420, 420)
+CANVAS = replace(
+    TRACES, batch=5, full_batch=3, full=0.3, suffix=0.85, result_cut=0.3, step_cut=0.3, islands=0.5, levels=LONG
+)
 
 CONTINUED = (
     Stage(0, {**OLD, "traces": TRACES}, STATEMENTS, {"traces": PARALLEL, "code": PROGRAMS}),
@@ -172,9 +177,9 @@ CONTINUED = (
     ),
     Stage(
         3200,
-        {**OLD, "traces": replace(TRACES, batch=2, full_batch=2, full=0.4, suffix=0.8, result_cut=0.5, levels=LONG)},
-        STATEMENTS,
-        {"traces": replace(PARALLEL, levels=LONG), "code": PROGRAMS},
+        {task: replace(recipe, islands=0.3) for task, recipe in OLD.items()} | {"traces": CANVAS},
+        {**STATEMENTS, "traces": 8},
+        {"traces": replace(PARALLEL, batch=4, levels=LONG, islands=0.4), "code": replace(PROGRAMS, islands=0.4)},
     ),
 )
 

@@ -7,13 +7,16 @@ its own past. So every segment is predicted as after a suffix mask, in one pass.
 holds a few lines only, where they stand: attention to all of it would cost more than it teaches.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 LINE_CUT, RESULT_CUT, OTHER_CUT = 0.7, 0.25, 0.02
 """Chances of a cut before a line, before a value or a verdict, and before any other token."""
+
+ISLANDS = 20
+"""How far behind a cut tokens are shown, if some are."""
 
 FIRST_WEIGHT = 3.0
 """Of the first token of a segment, the next that a decoder commits."""
@@ -47,6 +50,18 @@ def hide_line(targets: Tensor, prompts: Tensor, ends: Tensor, eos_id: int, gener
     return lines == chosen[:, None]
 
 
+def islands(groups: int, share: float, generator: torch.Generator) -> Tensor:
+    """For each cut how likely a token behind it is shown all the same: any density in a share of the groups, else 0."""
+    density, chosen = torch.rand(2, groups, generator=generator)
+    return density * (chosen < share)
+
+
+def shown(behind: Tensor, density: Tensor, generator: torch.Generator) -> Tensor:
+    """Which tokens, so far behind a cut, are shown as if a decoder had committed them there; never the first, bool."""
+    near = (behind > 0) & (behind < ISLANDS)
+    return near & (torch.rand(behind.shape, generator=generator) < density)
+
+
 def choose_cuts(row: Tensor, prompt: int, lines: Tensor, results: Tensor, generator: torch.Generator) -> Tensor:
     """Which tokens begin a segment, [T] bool; the answer's first does."""
     begins = torch.isin(row.roll(1), lines)
@@ -59,12 +74,25 @@ def choose_cuts(row: Tensor, prompt: int, lines: Tensor, results: Tensor, genera
 
 @dataclass
 class Row:
-    """Tokens, how many of them are given, where each stands, and which begin a segment."""
+    """Tokens, how many of them are given, where each stands, which begin a segment, and which are islands."""
 
     tokens: Tensor
     given: int
     places: Tensor
     cuts: Tensor
+    islands: Tensor | None = None
+
+    @property
+    def behind(self) -> Tensor:
+        """How far each token is behind the cut before it."""
+        order = torch.arange(len(self.tokens))
+        return order - torch.where(self.cuts, order, 0).cummax(0).values
+
+    def with_islands(self, share: float, generator: torch.Generator) -> "Row":
+        """The same with islands in a share of the segments."""
+        segment = self.cuts.cumsum(0)
+        density = islands(int(segment[-1]) + 1, share, generator)[segment]
+        return replace(self, islands=shown(self.behind, density, generator))
 
 
 def window(row: Tensor, prompt: int, lines: Tensor, most: int, generator: torch.Generator) -> tuple[Tensor, int]:
@@ -90,14 +118,15 @@ def lay_out(batch: list[Row], mask_id: int, eos_id: int) -> Batch:
     positions, segments = torch.zeros(shape, dtype=torch.long), torch.full(shape, -1)
     masked, weights = torch.zeros(shape, dtype=torch.bool), torch.ones(shape)
     for i, row in enumerate(batch):
-        length, order = len(row.tokens), torch.arange(len(row.tokens))
-        behind = order - torch.where(row.cuts, order, 0).cummax(0).values
+        length = len(row.tokens)
         copy = slice(clean, clean + length - row.given)
         for part, source in ((slice(length), slice(None)), (copy, slice(row.given, None))):
             targets[i, part], positions[i, part] = row.tokens[source], row.places[source]
             segments[i, part] = row.cuts.cumsum(0)[source]
-        inputs[i, :length], inputs[i, copy], masked[i, copy] = row.tokens, mask_id, True
-        weights[i, copy] = torch.where(behind == 0, FIRST_WEIGHT, fade(behind, 12))[row.given :]
+            inputs[i, part] = row.tokens[source]
+        masked[i, copy] = True if row.islands is None else ~row.islands[row.given :]
+        weights[i, copy] = torch.where(row.behind == 0, FIRST_WEIGHT, fade(row.behind, 12))[row.given :]
+    inputs[masked] = mask_id
     visible = _visible(segments, clean)
     return Batch(inputs, targets, masked, weights, int(masked.sum()), visible[:, None], positions)
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from lsp.tiny.tasks import MAX_NUMBER, draw, region, traces
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import ANNOUNCES, FROM_NOTHING, Curriculum, Recipe
-from lsp.tiny.training.cuts import Batch, Row, choose_cuts, fade, hide_line, lay_out, window
+from lsp.tiny.training.cuts import Batch, Row, choose_cuts, fade, hide_line, islands, lay_out, shown, window
 
 WEIGHT_CAP = 8.0
 POOL = 8
@@ -194,7 +194,8 @@ class Batches:
         part = f"parallel {task}"
         rng = random.Random(f"{self.seed} {self.rank} {part} {step}")
         generator = torch.Generator().manual_seed(rng.getrandbits(60))
-        examples = self._examples(task, step, self.curriculum.at(step).parallel[task], part)
+        recipe = self.curriculum.at(step).parallel[task]
+        examples = self._examples(task, step, recipe, part)
         lines, rows = self._signs(LINE_ENDS[task]), []
         for ids, prompt in examples:
             row = torch.tensor([*ids, self.eos_id])
@@ -202,6 +203,8 @@ class Batches:
             row = row[places]
             cuts = choose_cuts(row, given, lines, self._results(row[None], task)[0], generator)
             rows.append(Row(row, given, places, cuts))
+        if recipe.islands:
+            rows = [row.with_islands(recipe.islands, generator) for row in rows]
         return lay_out(rows, self.mask_id, self.eos_id)
 
     def drill(self, step: int) -> Batch:
@@ -324,6 +327,10 @@ class Batches:
         weights[suffix] = share.clamp(max=WEIGHT_CAP)[suffix, None]
         if recipe.horizon:
             weights[suffix] *= fade(positions - cut[suffix, None], recipe.horizon)
+        if recipe.islands:
+            behind = positions - cut[:, None]
+            density = islands(rows, recipe.islands, generator)[:, None]
+            masked &= ~(suffix[:, None] & shown(behind, density, generator))
         # the first masked token is what such a decoder commits next
         weights[suffix, cut[suffix]] = WEIGHT_CAP
 
