@@ -55,7 +55,8 @@ Top2 scan_part(const T* logits, const Row& row, int64_t begin, int64_t end, cons
   if (WANT == Want::entropy || noisy)
     return scan_blocks<Blocks, WANT>(logits + row.offset, begin, end, scan_for.suppressed, scan_for.id_offset,
                                      noisy ? &noise : nullptr);
-  return scan<Blocks, WANT != Want::top2>(logits + row.offset, begin, end, scan_for.suppressed);
+  if (WANT == Want::log_odds) return scan_sums<Blocks>(logits + row.offset, begin, end, scan_for.suppressed);
+  return scan<Blocks>(logits + row.offset, begin, end, scan_for.suppressed);
 }
 
 template <class Blocks, Want WANT, class T, class Results>

@@ -60,8 +60,10 @@ inline Vec16 min_signed(Vec16 a, Vec16 b) { return _mm512_min_epi16(a, b); }
 inline Vec16 max_unsigned(Vec16 a, Vec16 b) { return _mm512_max_epu16(a, b); }
 inline Vec16 flip_bits(Vec16 a, Vec16 b) { return _mm512_xor_si512(a, b); }
 inline bool any_above(Vec16 a, Vec16 b) { return _mm512_cmpgt_epi16_mask(a, b) != 0; }
-inline uint16_t bits_of(float x, Half) {
-  return uint16_t(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
+inline Vec16 where_negative(Vec16 x, Vec16 yes) { return _mm512_mask_mov_epi16(x, _mm512_movepi16_mask(x), yes); }
+inline __m128i max_of_eighths(Vec16 x) {
+  const __m256i half = _mm256_max_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+  return _mm_max_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 inline Vec scale2(Vec p, Vec biased) {
   return _mm512_castsi512_ps(
@@ -167,9 +169,8 @@ inline Vec16 min_signed(Vec16 a, Vec16 b) { return _mm256_min_epi16(a, b); }
 inline Vec16 max_unsigned(Vec16 a, Vec16 b) { return _mm256_max_epu16(a, b); }
 inline Vec16 flip_bits(Vec16 a, Vec16 b) { return _mm256_xor_si256(a, b); }
 inline bool any_above(Vec16 a, Vec16 b) { return _mm256_movemask_epi8(_mm256_cmpgt_epi16(a, b)) != 0; }
-inline uint16_t bits_of(float x, Half) {
-  return uint16_t(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
-}
+inline Vec16 where_negative(Vec16 x, Vec16 yes) { return _mm256_blendv_epi8(x, yes, _mm256_srai_epi16(x, 15)); }
+inline __m128i max_of_eighths(Vec16 x) { return _mm_max_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)); }
 inline Vec scale2(Vec p, Vec biased) {
   return _mm256_castsi256_ps(
       _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(biased), 23)));
@@ -338,12 +339,23 @@ inline void in_order(const Wide (&words)[4], Ints (&out)[2]) {
 #endif
 
 #if LSP_ISA_BITS
-inline uint16_t bits_of(float x, BFloat16) {
-  uint32_t wide;
-  std::memcpy(&wide, &x, 4);
-  return uint16_t(wide >> 16);
+// The largest lane as a signed integer. The instruction at hand finds the smallest of eight unsigned ones.
+inline uint16_t max_lane16(Vec16 x) {
+  const __m128i falling = _mm_xor_si128(max_of_eighths(x), _mm_set1_epi16(0x7fff));
+  return uint16_t(_mm_cvtsi128_si32(_mm_minpos_epu16(falling)) ^ 0x7fff);
 }
 #endif
+
+// The number of the lowest bit that is set; there is one.
+inline int lowest_bit(uint32_t bits) {
+#if defined(__GNUC__)
+  return __builtin_ctz(bits);
+#else
+  int out = 0;
+  while ((bits >> out & 1) == 0) ++out;
+  return out;
+#endif
+}
 
 // Prefetches the n values that are 4 KiB further on: the processor's own prefetchers stop at the end of a page.
 template <class T>

@@ -1,7 +1,8 @@
 // The two largest logits of a row and, for log-odds and entropy, the weight of all but the best, in one read of the row.
 //
-// A block is first reduced to its maximum. Only a block whose maximum exceeds the second best so far can change the two
-// largest; a row has few of them, and they are read again while they are in the L1 cache. With noise a block is passed by if
+// A block is first reduced to its maximum. For the two largest alone, the maxima of all blocks tell which two or three blocks
+// have them: these are read again. With sums the maximum of the rest must be near while they are made, so a block is read
+// again, while it is in the L1 cache, whenever its maximum exceeds the second best so far. With noise a block is passed by if
 // its maximum and the largest noise together do not exceed the second best, or if none of its random integers is large
 // enough for that: then no logarithm is computed.
 #pragma once
@@ -115,13 +116,13 @@ inline void merge(Top2& left, const Top2& right) {
   }
 }
 
-// Whether anything in the block is above the bound or NaN; if not, and with REST, `sum` becomes the sum of e^(x - bound).
-// With an infinite bound that difference does not exist: with -inf the sum is 0, with +inf it counts the values +inf.
-template <class Blocks, bool REST, class T>
+// Whether anything in the block is above the bound or NaN; if not, `sum` becomes the sum of e^(x - bound). With an infinite
+// bound that difference does not exist: with -inf the sum is 0, with +inf it counts the values +inf.
+template <class Blocks, class T>
 inline bool exceeds(const T* x, int n, float bound, double& sum) {
   sum = 0;
-  if (REST && std::isfinite(bound)) return Blocks::exceeds(x, n, bound, sum);
-  if (REST && bound == INFINITY) sum = double(std::count_if(x, x + n, [](T value) { return to_float(value) == INFINITY; }));
+  if (std::isfinite(bound)) return Blocks::exceeds(x, n, bound, sum);
+  if (bound == INFINITY) sum = double(std::count_if(x, x + n, [](T value) { return to_float(value) == INFINITY; }));
   return Blocks::exceeds(x, n, bound);
 }
 
@@ -149,14 +150,100 @@ inline Top2 top2_of(const T* x, int n, int64_t offset) {
     Blocks::copy(x, n, others);
     others[place] = -INFINITY;
     out.rest.most = out.second;
-    exceeds<Blocks, REST>(others, n, out.second, out.rest.sum);
+    exceeds<Blocks>(others, n, out.second, out.rest.sum);
   }
   return out;
 }
 
-// Scans the ids [begin, end) of a row.
-template <class Blocks, bool REST, class T>
+// Adds a block that begins with id `offset`, with the sums of log-odds.
+template <class Blocks, class T>
+inline void add_sums(Top2& best, const T* x, int n, int64_t offset) {
+  double sum;
+  if (exceeds<Blocks>(x, n, best.second, sum)) {
+    merge<true>(best, top2_of<Blocks, true>(x, n, offset));
+  } else {
+    best.rest.sum += sum;
+  }
+}
+
+// The suppressed ids of a block that begins with id `offset`.
+struct Hidden {
+  Hidden(const Suppressed& suppressed, int64_t offset, int n) {
+    const int32_t* const last = suppressed.ids + suppressed.count;
+    begin = std::lower_bound(suppressed.ids, last, offset);
+    for (end = begin; end < last && *end < offset + n;) ++end;
+  }
+  const int32_t *begin, *end;
+};
+
+// The two largest of a block without those that are suppressed.
+template <class Blocks, class T>
+Top2 top2_allowed(const T* x, int n, int64_t offset, const Suppressed& suppressed) {
+  const Hidden hidden(suppressed, offset, n);
+  if (n == BLOCK && hidden.begin == hidden.end) return top2_of<Blocks, false>(x, n, offset);
+  alignas(64) float buffer[BLOCK];
+  const int padded = copy_block<Blocks>(x, n, offset, hidden.begin, hidden.end, buffer);
+  return top2_of<Blocks, false>(buffer, padded, offset);
+}
+
+constexpr int BLOCKS_AT_ONCE = 512;  // whose maxima are kept
+constexpr int FEW_BLOCKS = 4;        // it costs more to choose among fewer than to look at them all
+constexpr int CHOICES = 2;
+
+// Adds some whole blocks that begin with id `offset`. The maximum of each block is found without looking at suppressed ids,
+// which would cost more than reading the row. Two blocks have values as large as the second largest maximum, so only blocks
+// that reach it can have the two largest values, and mostly there are no more than two. Where a maximum turns out to be
+// suppressed, it is corrected and the choice made again; after CHOICES of them every block is looked at that is above the
+// second best so far. Blocks are taken in order, and without a branch per block that depends on its values: a row has a
+// dozen blocks that exceed all before them, and each would cost a misprediction.
+template <class Blocks, class T>
+void add_blocks(Top2& best, const T* x, int blocks, int64_t offset, const Suppressed& suppressed) {
+  alignas(64) T maxima[BLOCKS_AT_ONCE];
+  static_assert(BLOCKS_AT_ONCE % Blocks::GRAIN == 0);
+  const int padded = (blocks + Blocks::GRAIN - 1) / Blocks::GRAIN * Blocks::GRAIN;
+  for (int b = 0; b < blocks; ++b) maxima[b] = Blocks::maximum(x + int64_t(b) * BLOCK, BLOCK);
+  for (int b = blocks; b < padded; ++b) round_to(-INFINITY, maxima[b]);
+
+  for (int choice = 0;; ++choice) {
+    const bool last = choice == CHOICES;
+    const float floor = last ? -INFINITY : Blocks::top2(maxima, padded).second;
+    Top2 found = best;
+    bool wrong = false;
+    for (int b = -1; (b = Blocks::next(maxima, b + 1, padded, floor, found.second)) < blocks;) {
+      const int64_t first = int64_t(b) * BLOCK;
+      const Top2 here = top2_allowed<Blocks>(x + first, BLOCK, offset + first, suppressed);
+      merge<false>(found, here);
+      if (!(here.first < to_float(maxima[b]))) continue;
+      round_to(here.first, maxima[b]);
+      wrong = true;
+    }
+    if (last || !wrong) {
+      best = found;
+      return;
+    }
+  }
+}
+
+// Scans the ids [begin, end) of a row for the two largest.
+template <class Blocks, class T>
 Top2 scan(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed) {
+  Top2 best;
+  best.token = suppressed.lowest;
+  while (end - begin >= FEW_BLOCKS * BLOCK) {
+    const int blocks = int(std::min<int64_t>(BLOCKS_AT_ONCE, (end - begin) / BLOCK));
+    add_blocks<Blocks>(best, row + begin, blocks, begin, suppressed);
+    begin += int64_t(blocks) * BLOCK;
+  }
+  for (; begin < end; begin += BLOCK) {
+    const int n = int(std::min<int64_t>(BLOCK, end - begin));
+    merge<false>(best, top2_allowed<Blocks>(row + begin, n, begin, suppressed));
+  }
+  return best;
+}
+
+// As `scan`, with the sums of log-odds.
+template <class Blocks, class T>
+Top2 scan_sums(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed) {
   Top2 best;
   best.token = suppressed.lowest;
   alignas(64) float buffer[BLOCK];
@@ -167,22 +254,11 @@ Top2 scan(const T* row, int64_t begin, int64_t end, const Suppressed& suppressed
     const int n = int(std::min<int64_t>(BLOCK, end - i));
     const int32_t* const hidden = ids;  // the suppressed ids of this block are [hidden, ids)
     while (ids < ids_end && *ids < i + n) ++ids;
-    double sum;
-
     if (n == BLOCK && hidden == ids) {
-      if (exceeds<Blocks, REST>(row + i, n, best.second, sum)) {
-        merge<REST>(best, top2_of<Blocks, REST>(row + i, n, i));
-      } else {
-        best.rest.sum += sum;
-      }
-      continue;
-    }
-    if (n == BLOCK && !REST && !Blocks::exceeds(row + i, n, best.second)) continue;
-    const int padded = copy_block<Blocks>(row + i, n, i, hidden, ids, buffer);
-    if (!REST || exceeds<Blocks, REST>(buffer, padded, best.second, sum)) {
-      merge<REST>(best, top2_of<Blocks, REST>(buffer, padded, i));
+      add_sums<Blocks>(best, row + i, n, i);
     } else {
-      best.rest.sum += sum;
+      const int padded = copy_block<Blocks>(row + i, n, i, hidden, ids, buffer);
+      add_sums<Blocks>(best, buffer, padded, i);
     }
   }
   return best;
@@ -193,7 +269,7 @@ template <class Blocks, bool TILT, class T>
 inline Rest rest_of(const T* x, int n, float most) {
   if (std::isfinite(most)) return Blocks::template sums<TILT>(x, n, most);
   Rest out{most, 0, 0};
-  if (most == INFINITY) exceeds<Blocks, true>(x, n, most, out.sum);
+  if (most == INFINITY) exceeds<Blocks>(x, n, most, out.sum);
   return out;
 }
 

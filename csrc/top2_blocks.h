@@ -25,15 +25,23 @@ struct Blocks {
     return {larger(larger(top[0], top[1]), larger(top[2], top[3])), either(nan[0], nan[1])};
   }
 
-  // Whether anything in the block is above the bound, or NaN. Most blocks need nothing else. The bound is a value of the
-  // block's type.
+  // Whether anything in the block is above the bound, or NaN.
   template <class T>
   static bool exceeds(const T* x, int n, float bound) {
-#if LSP_ISA_BITS
-    if constexpr (sizeof(T) == 2) return exceeds16(x, n, bound);
-#endif
     const Max top = lanes_max(x, n);
     return bits(either(top.nan, above(top.value, splat(bound)))) != 0;
+  }
+
+  // The largest value of the block, or NaN if there is one. Most blocks need nothing else.
+  template <class T>
+  static T maximum(const T* x, int n) {
+#if LSP_ISA_BITS
+    if constexpr (sizeof(T) == 2) return maximum16(x, n);
+#endif
+    const Peak top = peak(x, n);
+    T out;
+    round_to(top.nan ? NAN : top.value, out);
+    return out;
   }
 
 #if LSP_ISA_BITS
@@ -41,7 +49,7 @@ struct Blocks {
   // negative values are below them in reverse order. A positive NaN is above +inf as a signed integer, a negative NaN is
   // above -inf as an unsigned one.
   template <class T>
-  static bool exceeds16(const T* x, int n, float bound) {
+  static T maximum16(const T* x, int n) {
     Vec16 highest[2] = {load16(x), load16(x)}, lowest[2] = {highest[0], highest[0]}, largest[2] = {highest[0], highest[0]};
     for (int i = 0; i < n; i += 2 * LANES16) {
       prefetch_ahead(x + i, 2 * LANES16);
@@ -53,14 +61,27 @@ struct Blocks {
       }
     }
     const Vec16 high = max_signed(highest[0], highest[1]), low = min_signed(lowest[0], lowest[1]);
-    const Vec16 large = max_unsigned(largest[0], largest[1]), negative_infinity = splat16(0x8000 | T::INFINITE);
+    const Vec16 large = max_unsigned(largest[0], largest[1]);
     // With the sign bit flipped, a signed comparison orders the bits as unsigned integers.
-    const Vec16 flip = splat16(0x8000);
-    if (any_above(flip_bits(large, flip), flip_bits(negative_infinity, flip))) return true;
-    if (bound >= 0) return any_above(high, splat16(bound == 0 ? 0 : bits_of(bound, T{})));
-    return any_above(high, splat16(0xffff)) || any_above(splat16(bits_of(bound, T{})), low);
+    const bool nan = any_above(flip_bits(large, splat16(0x8000)), splat16(T::INFINITE));
+    // With the others flipped, negative values are in order too.
+    const uint16_t top = max_lane16(where_negative(high, flip_bits(low, splat16(0x7fff))));
+    return {uint16_t(nan ? 0x7fff : top & 0x8000 ? top ^ 0x7fff : top)};
   }
 #endif
+
+  // Of the values from place i on, the first that is NaN, or at least `floor` and above `bound`; else n, a multiple of LANES.
+  template <class T>
+  static int next(const T* x, int i, int n, float floor, float bound) {
+    uint32_t left = ~uint32_t(0) << i % LANES;  // of the vector that holds place i
+    for (i = i / LANES * LANES; i < n; i += LANES, left = ~uint32_t(0)) {
+      const Vec v = load(x + i), least = splat(floor);
+      const uint32_t enough = bits(either(above(v, least), equal(v, least))) & bits(above(v, splat(bound)));
+      const uint32_t found = (enough | bits(unordered(v, v))) & left;
+      if (found != 0) return i + lowest_bit(found);
+    }
+    return n;
+  }
 
   // The largest value without NaN, and whether there is a NaN.
   template <class T>
@@ -107,9 +128,9 @@ struct Blocks {
   static int find(const T* x, float value) {
     const Vec wanted = splat(value);
     int i = 0;
-    while (bits(equal(load(x + i), wanted)) == 0) i += LANES;
-    while (to_float(x[i]) != value) ++i;
-    return i;
+    uint32_t found;
+    while ((found = bits(equal(load(x + i), wanted))) == 0) i += LANES;
+    return i + lowest_bit(found);
   }
 
   // As exceeds, and also the sum of e^(x - bound), which is right only if nothing exceeds the bound. The bound is finite.
