@@ -10,14 +10,18 @@ constexpr int VECS = LSP_ISA_BITS == 512 ? 4 : 2;  // vectors per row of a tile:
 constexpr int TILE = LSP_ISA_BITS ? 6 : 2;
 constexpr int WIDTH = VECS * LANES;  // queries of a panel
 constexpr int PANELS = QUERIES / WIDTH;
+constexpr int FEW = LSP_ISA_BITS ? 4 : 0;  // queries for which the values of a key are in the lanes
+static_assert(FEW <= TILE && FEW <= LANES);
 constexpr int TERMS = 64;  // products added one after the other; a longer score is a sum of such sums, which rounds less
 
-// out[key][query] = keys . queries, for N vectors of queries
+// out[key][query] = keys . queries, for N vectors of queries. Few vectors leave registers for more keys, and with the sums of
+// one tile of few keys alone every product would wait for an earlier one.
 template <int N, class A>
 inline void score(const A* keys, int64_t stride, int64_t count, const A* queries, int64_t depth, float* out) {
-  for (int64_t key = 0; key < count; key += TILE) {
-    prefetch_rows(keys + (key + TILE) * stride, stride, TILE, depth);
-    with_constant<TILE>(count - key, [&](auto m) {
+  constexpr int TALL = LSP_ISA_BITS == 512 && 2 * N <= VECS ? 2 * TILE : TILE;
+  for (int64_t key = 0; key < count; key += TALL) {
+    prefetch_rows(keys + (key + TALL) * stride, stride, TALL, depth);
+    with_constant<TALL>(count - key, [&](auto m) {
       constexpr int M = decltype(m)::value;
       for (int64_t begin = 0; begin < depth; begin += TERMS) {
         Vec sum[M][N];
@@ -35,8 +39,38 @@ inline void score(const A* keys, int64_t stride, int64_t count, const A* queries
   }
 }
 
+// The sum of the products of two rows, lane by lane.
+template <class A, class B>
+inline Vec multiply_rows(const A* a, const B* b, int64_t depth) {
+  Vec sum = splat(0.0f);
+  for (int64_t d = 0; d < depth; d += LANES) sum = fma(load(a + d), load(b + d), sum);
+  return sum;
+}
+
+// The same for few queries, which lie one after the other. With queries in the lanes most lanes would be empty, so the values
+// of a key are there, and a score is a sum across them.
+template <class A, class B>
+inline void score_few(const A* keys, int64_t stride, int64_t count, const B* queries, int64_t rows, int64_t depth, float* out) {
+  for (int64_t key = 0; key < count; key += LANES) {
+    const int64_t here = std::min<int64_t>(LANES, count - key);
+    prefetch_rows(keys + (key + LANES) * stride, stride, LANES, depth);
+    Vec scores[LANES];
+    for (Vec& x : scores) x = splat(0.0f);
+    for (int64_t row = 0; row < rows; ++row) {
+      Vec sum[LANES];
+      for (int64_t i = 0; i < LANES; ++i)
+        sum[i] = i < here ? multiply_rows(keys + (key + i) * stride, queries + row * depth, depth) : splat(0.0f);
+      transpose(sum);
+      for (const Vec& x : sum) scores[row] = add(scores[row], x);
+    }
+    transpose(scores);  // lanes without a query hold zero, as in a panel
+    for (int64_t i = 0; i < here; ++i) store(out + (key + i) * WIDTH, scores[i]);
+  }
+}
+
 // values[query] = carry[query] * values[query] + weights of the keys . their values
-inline void add_values(const float* weights, const float* v, int64_t stride, int64_t count, int64_t rows, int64_t size,
+template <class V>
+inline void add_values(const float* weights, const V* v, int64_t stride, int64_t count, int64_t rows, int64_t size,
                        const float* carry, float* values) {
   for (int64_t column = 0; column < size; column += WIDTH) {
     with_constant<VECS>((size - column) / LANES, [&](auto n) {
@@ -138,31 +172,54 @@ struct Attention {
   const Block<T>& block;
   Scratch& scratch;
 
+  // Whether the values of queries and keys are in the lanes. It depends on the sequence alone, as all of a result does.
+  bool few() const { return block.rows <= FEW && block.size % (LANES * PER_KEY) == 0; }
+
   const T* row_of(int64_t row) const {
     const int64_t at = block.first + row;
     return block.q + at / block.group * block.q_token + at % block.group * block.q_head;
   }
 
-  // Puts the queries side by side; lanes without a query hold zero.
+  // The factors of a query from q on, of which `left` are left, in the lanes; lanes past its end hold zero.
+  Vec lanes_of(const T* q, int64_t left) const {
+    constexpr uint32_t SIGNS = PER_KEY == 2 ? 0x80008000 : 0x80000000;
+    T rest[LANES * PER_KEY] = {};
+    if (left < LANES) {
+      std::copy_n(q, left * PER_KEY, rest);
+      q = rest;
+    }
+    Vec x;
+    if constexpr (PER_KEY == 2) {
+      x = load_lanes(q);
+    } else {
+      x = load(q);
+    }
+    return block.negative ? float_bits(flip(int_bits(x), splat_int(SIGNS))) : x;
+  }
+
+  // Puts the queries side by side; lanes without a query hold zero. Few queries follow one another.
   void pack() const {
     const int64_t depth = block.size / PER_KEY;
-    for (int64_t panel = 0; panel * WIDTH < block.rows; ++panel) {
-      auto* out = reinterpret_cast<Key*>(scratch.queries[panel]);
-      const int64_t rows = std::min<int64_t>(WIDTH, block.rows - panel * WIDTH);
-      if (rows < WIDTH) std::fill_n(out, depth * WIDTH, Key(0));
-      for (int64_t row = 0; row < rows; ++row) {
-        const T* q = row_of(panel * WIDTH + row);
-        for (int64_t d = 0; d < depth; ++d) {
-          if constexpr (PER_KEY == 2) {
-            std::memcpy(out + d * WIDTH + row, q + 2 * d, sizeof(Pair));
-            if (block.negative) out[d * WIDTH + row] ^= 0x80008000;
-          } else {
-            out[d * WIDTH + row] = block.negative ? -to_float(q[d]) : to_float(q[d]);
-          }
+    for (int64_t row = 0; row < block.rows; row += LANES) {
+      const int64_t here = std::min<int64_t>(LANES, block.rows - row);
+      auto* out = reinterpret_cast<float*>(packed(row)) + row % WIDTH;
+      const T* q[LANES];
+      for (int64_t i = 0; i < here; ++i) q[i] = row_of(row + i);
+      for (int64_t d = 0; d < depth; d += LANES) {
+        Vec x[LANES];
+        for (int64_t i = 0; i < LANES; ++i) x[i] = i < here ? lanes_of(q[i] + d * PER_KEY, depth - d) : splat(0.0f);
+        if (few()) {
+          for (int64_t i = 0; i < here; ++i) store(out + i * depth + d, x[i]);
+        } else {
+          transpose(x);
+          for (int64_t i = 0; i < std::min<int64_t>(LANES, depth - d); ++i) store(out + (d + i) * WIDTH, x[i]);
         }
       }
     }
   }
+
+  // The panel that has this row.
+  Key* packed(int64_t row) const { return reinterpret_cast<Key*>(scratch.queries[row / WIDTH]); }
 
   void add(const Segment<T>& segment, int64_t first, int64_t count) const {
     const int64_t size = block.size;
@@ -171,14 +228,30 @@ struct Attention {
     const float* values = factors(0.0f, segment.v + first * v_stride, v_stride, count, size, scratch.values[0]);
     for (int64_t row = 0; row < block.rows; row += WIDTH) {
       const int64_t rows = std::min<int64_t>(WIDTH, block.rows - row);
-      const auto* queries = reinterpret_cast<const Key*>(scratch.queries[row / WIDTH]);
       with_constant<VECS>((rows + LANES - 1) / LANES, [&](auto n) {
         constexpr int N = decltype(n)::value;
-        score<N>(keys, k_stride, count, queries, size / PER_KEY, scratch.scores[0]);
+        score<N>(keys, k_stride, count, packed(row), size / PER_KEY, scratch.scores[0]);
         weigh<N>(scratch.scores[0], count, block.scale, scratch.most + row, scratch.total + row, scratch.carry + row);
       });
       add_values(scratch.scores[0], values, v_stride, count, rows, size, scratch.carry + row, scratch.sums[0] + row * size);
     }
+  }
+
+  // The same for few queries. They use keys and values once, so these are not converted beforehand, and the time is that of
+  // reading them: values are fetched while the keys are multiplied.
+  void add_few(const Segment<T>& segment, int64_t first, int64_t count) const {
+    const T *k = segment.k + first * segment.k_stride, *v = segment.v + first * segment.v_stride;
+    int64_t k_stride = segment.k_stride;
+    prefetch_rows<2>(v, segment.v_stride, count, block.size);
+    float* scores = scratch.scores[0];
+    if constexpr (PER_KEY == 2) {
+      const Key* keys = factors(Key(), k, k_stride, count, block.size, scratch.keys[0]);
+      score_few(keys, k_stride, count, packed(0), block.rows, block.size / PER_KEY, scores);
+    } else {
+      score_few(k, k_stride, count, packed(0), block.rows, block.size, scores);
+    }
+    weigh<1>(scores, count, block.scale, scratch.most, scratch.total, scratch.carry);
+    add_values(scores, v, segment.v_stride, count, block.rows, block.size, scratch.carry, scratch.sums[0]);
   }
 
   Found run() const {
@@ -186,9 +259,10 @@ struct Attention {
     std::fill_n(scratch.sums[0], block.rows * block.size, 0.0f);
     std::fill_n(scratch.most, QUERIES, -INFINITY);
     std::fill_n(scratch.total, QUERIES, 0.0f);
+    const auto step = few() ? &Attention::add_few : &Attention::add;
     for (const Segment<T>& segment : block.segments)
       for (int64_t first = 0; first < segment.count; first += KEYS)
-        add(segment, first, std::min(KEYS, segment.count - first));
+        (this->*step)(segment, first, std::min(KEYS, segment.count - first));
     return {scratch.sums[0], scratch.most, scratch.total};
   }
 };

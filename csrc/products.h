@@ -37,8 +37,8 @@ inline void with_constant(int64_t n, const F& f) {
 }
 
 // sum += A B. Strides: a_row from row to row of A, a_col from column to column of A, b_row from row to row of B.
-template <class A, int M, int N>
-inline void multiply(Vec (&sum)[M][N], const A* a, int64_t a_row, int64_t a_col, const A* b, int64_t b_row, int64_t depth) {
+template <class A, class B, int M, int N>
+inline void multiply(Vec (&sum)[M][N], const A* a, int64_t a_row, int64_t a_col, const B* b, int64_t b_row, int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
     decltype(load(b)) right[N];
 #pragma GCC unroll 8

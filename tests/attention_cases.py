@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -154,6 +155,20 @@ def attention_cases(
         unused=0 if batched else draw(st.sampled_from([0, 0, 1, 16, 40])),
         seed=draw(st.integers(0, 2**32)),
     )
+
+
+def random_case(seed: int, dtype: torch.dtype) -> AttentionCase:
+    """One sequence: few or many queries and keys, and a softmax from flat to one that a few keys share."""
+    draw = random.Random(seed)
+    suffix = draw.choice([1, 1, 2, 3, 4, 5, 16, 17, 33, 64, 70])
+    prefix = draw.choice([0, 1, 15, 17, 64, 127, 129, 200, 300, 500, 1024])
+    hkv, group = draw.choice([(1, 1), (2, 1), (4, 1), (1, 7), (2, 2)])
+    size = draw.choice([32, 48, 64, 96, 128, 256])
+    sharpness, spread = draw.choice([0.0, 0.5, 1.0, 1.0, 2.0, 4.0, -1.0]), draw.choice([1.0, 1.0, 2.0, 0.1])
+    return make_case(
+        [suffix], [prefix], None,
+        heads=(hkv * group, hkv), size=size, dtype=dtype, scale=sharpness * size**-0.5, spread=spread, seed=seed,
+    )  # fmt: skip
 
 
 def check_attention(call: Call, case: AttentionCase, factor: float = 1.0, **options: object) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 
 import pytest
@@ -28,6 +29,7 @@ from tests.attention_cases import (
     check_stated,
     hide,
     make_case,
+    random_case,
 )
 from tests.support import OPERATORS, examples, ints
 
@@ -53,6 +55,24 @@ LARGE = [
 @pytest.mark.parametrize(("suffixes", "prefixes", "appends", "options"), LARGE)
 def test_at_real_lengths(backend, suffixes, prefixes, appends, options, dtype) -> None:
     check_attention(backend.suffix_attention, make_case(suffixes, prefixes, appends, dtype=dtype, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_no_less_exact_than_torch_in_any_of_many_cases(backend, dtype) -> None:
+    """With weights rounded to 16 bits, as torch's are, about one case in ten would be less exact than torch's."""
+    for seed in range(round(200 * float(os.environ.get("LSP_EXAMPLES", "0.5")))):
+        check_attention(backend.suffix_attention, random_case(seed, dtype))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 8])
+@pytest.mark.parametrize("size", [32, 48, 80, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_few_queries(backend, dtype, size: int, rows: int) -> None:
+    for prefix, scale in ((0, None), (15, -0.3), (143, None), (700, 0.2)):
+        case = make_case([rows], [prefix], [rows], heads=(2, 2), size=size, dtype=dtype, scale=scale, seed=prefix)
+        check_attention(backend.suffix_attention, case)
+    grouped = make_case([1], [200], [1], heads=(2 * rows, 2), size=size, dtype=dtype, fused=True)
+    check_attention(backend.suffix_attention, grouped)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
