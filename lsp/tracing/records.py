@@ -104,7 +104,8 @@ class Trace:
     prompt, tokens : lists of int
         The ids before and from the first mask on; `tokens` ends with a stop or where the masks ended.
     text, finished, passes, positions, committed_in
-        As in `lsp.Generation`.
+        As in `lsp.Generation`. A run that was stopped in `lsp play` has no `text`; masks that are left have the token
+        -1 and, in `committed_in`, the number of passes.
     max_new_tokens : int
         How many positions there were from the first mask on, which are masks but for given tokens in a prompt.
     pieces : dict

@@ -57,7 +57,7 @@ function start() {
   /** Nothing more comes: what has not ended by itself was stopped. */
   function ended() {
     running = null;
-    for (const { trace } of shown.runs) trace.stopped = !trace.done;
+    for (const { trace } of shown.runs) if (!trace.done) halt(trace);
     busy();
     shown.settle();
     controls.grow();
@@ -219,6 +219,19 @@ function take(trace, { line, pieces, delimiters, stops, passes, positions, secon
   advance(trace, line);
   trace.costs.push({ positions, seconds });
   Object.assign(trace, { passes, positions });
+}
+
+/** The run was stopped: masks that are left have the token -1, and the pass that did not come. */
+function halt(trace) {
+  trace.stopped = true;
+  if (!trace.steps.length) return;
+  const { pieces, passes, positions } = trace;
+  const [delimiters, stops] = [trace.delimiters, trace.stops].map((ids) => [...ids].sort((one, other) => one - other));
+  const end = trace.ends[passes];
+  const tokens = trace.tokenOf.slice(0, end).map((token) => token ?? -1);
+  const committed_in = trace.passOf.slice(0, end).map((pass) => Math.min(pass, passes));
+  const known = { pieces, delimiters, stops, passes, positions, tokens, committed_in };
+  finish(trace, { ...trace.head, ...known, text: null, finished: false });
 }
 
 /** What concerns the whole, as the file has it. */
