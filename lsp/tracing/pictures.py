@@ -227,7 +227,8 @@ def draw_tokens(axes: Axes, trace: Trace, k: int, over: bool, inches: float, lin
     axes.set(xlim=(0, COLUMNS), ylim=(lines, 0))
     axes.axis("off")
     ended = "stopped after" if was_stopped(trace) else "finished in"
-    state = f"{ended} pass {trace.passes}" if over else f"pass {k + 1} of {trace.passes}"
+    verdict = f", {trace.verdict}" if trace.verdict else ""
+    state = f"{ended} pass {trace.passes}{verdict}" if over else f"pass {k + 1} of {trace.passes}"
     axes.set_title(trace.name, loc="left", size=12, weight="bold", color=TEXT, parse_math=False, pad=20)
     axes.set_title(state, loc="right", size=11, color=MUTED, pad=20)
     notes: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "size": 8.5, "color": MUTED}

@@ -113,6 +113,8 @@ class Trace:
     delimiters, stops : lists of int
         Those of the ids that appear.
     steps : list of PassRecord
+    verdict : str or None
+        ``"right"`` or ``"wrong"`` if the prompt was a problem of a task whose answers can be judged.
     """
 
     scheduler: str
@@ -134,6 +136,7 @@ class Trace:
     delimiters: list[int]
     stops: list[int]
     steps: list[PassRecord]
+    verdict: str | None = None
 
     def save(self, path: str | Path) -> None:
         """Writes JSON lines: what concerns the whole first, then one line a pass."""

@@ -145,6 +145,15 @@ def test_the_last_pass_shows_the_answer_and_a_shorter_trace_stays_at_its_end(
     assert problems(browser) == []
 
 
+def test_a_page_says_whether_the_answers_are_right(browser: chromium.Chromium, tmp_path: Path) -> None:
+    show(browser, tmp_path, replace(traces.of("lsp"), verdict="right"), replace(traces.of("full"), verdict="wrong"))
+    verdicts = "[...document.querySelectorAll('.verdict')].map((node) => node.textContent)"
+    assert browser.run(verdicts) == ["✓ right", "✗ wrong"]
+    sentence = browser.run("document.querySelector('#headline p:last-child').textContent")
+    assert sentence.endswith(" The first answer is right, the other one wrong.")
+    assert problems(browser) == []
+
+
 def test_a_run_that_was_stopped_has_masks_left(browser: chromium.Chromium, tmp_path: Path) -> None:
     stopped, whole = traces.stopped(traces.of("scattered"), 3), traces.of("full")
     show(browser, tmp_path, stopped, whole)

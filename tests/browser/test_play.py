@@ -391,11 +391,11 @@ def test_a_run_that_was_stopped_is_saved_as_far_as_it_came(
 
 
 def test_a_problem_that_was_changed_is_ones_own(page: chromium.Chromium) -> None:
-    chosen = "[document.getElementById('task').value, document.getElementById('index').disabled]"
-    assert page.run(chosen) == [DEFAULTS["task"], False]
+    chosen = "[document.getElementById('task').value, document.getElementById('index').checkVisibility()]"
+    assert page.run(chosen) == [DEFAULTS["task"], True]
     page.run("document.getElementById('prompt').focus()")
     page.type("And ")
-    assert page.run(chosen) == ["", True]
+    assert page.run(chosen) == ["", False]
     decode(page, length="8")
     assert page.run("document.querySelectorAll('.verdict:not(:empty)').length") == 0
 

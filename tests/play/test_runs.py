@@ -97,11 +97,11 @@ def test_the_answer_of_a_task_is_judged(task: str, index: int) -> None:
     asked = {"prompt": problem.prompt, "task": task, "index": index, "sides": [{"scheduler": "lsp"}]}
     told = events(post("/api/runs", asked))
     (right,) = verify([problem], [trace_of(told).text or ""])
-    assert of_side(told, 0)[-1]["verdict"] == ("right" if right else "wrong")
+    assert of_side(told, 0)[-1]["head"]["verdict"] == ("right" if right else "wrong")
     wrong = {**asked, "sides": [{"scheduler": "fixed", "settings": {"k": "64"}}], "max_new_tokens": 4}
-    assert of_side(events(post("/api/runs", wrong)), 0)[-1]["verdict"] == "wrong"
+    assert of_side(events(post("/api/runs", wrong)), 0)[-1]["head"]["verdict"] == "wrong"
     other = {**asked, "prompt": problem.prompt.replace("a", "e") + "!"}
-    assert of_side(events(post("/api/runs", other)), 0)[-1]["verdict"] is None
+    assert of_side(events(post("/api/runs", other)), 0)[-1]["head"]["verdict"] is None
 
 
 def test_the_first_example_is_one_where_the_schedulers_differ_visibly() -> None:
@@ -112,7 +112,7 @@ def test_the_first_example_is_one_where_the_schedulers_differ_visibly() -> None:
     few, many = trace_of(told, 0), trace_of(told, 1)
     assert many.passes > 3 * few.passes
     assert many.positions > 3 * few.positions
-    assert [of_side(told, side)[-1]["verdict"] for side in (0, 1)] == ["right", "right"]
+    assert [of_side(told, side)[-1]["head"]["verdict"] for side in (0, 1)] == ["right", "right"]
 
 
 BAD = {

@@ -55,7 +55,7 @@ def test_a_model_from_a_folder_is_played(family: str, tmp_path: Path, monkeypatc
         head = {key: value for key, value in mine[-1]["head"].items() if key != "given"}
         lines = [event["line"] for event in mine if event["event"] == "pass"]
         assert storage.from_lines({"format": storage.FORMAT, **head}, lines, "run") == expected
-        assert mine[-1]["verdict"] is None
+        assert mine[-1]["head"]["verdict"] is None
     texts = [text.json()["choices"][0]["text"], answer.json()["choices"][0]["message"]["content"]]
     for got, out, given in zip(texts, (text, answer), (PROMPT, [chat]), strict=True):
         (whole,) = lsp.generate(held.model, given, tokenizer=held.tokenizer, max_new_tokens=6)

@@ -31,7 +31,7 @@ function form(about) {
   function fits() {
     const holes = /<mask:\d+>/.test(prompt.value);
     chat.disabled = holes;
-    index.disabled = !task.value;
+    index.parentElement.hidden = !task.value;
     if (holes) length.placeholder = 0;
     else if (!task.value || length.placeholder === "0") length.placeholder = about.length;
   }

@@ -41,7 +41,7 @@ function start() {
         shown.add(fresh[event.side], { ...question, sides: [question.sides[event.side]] });
         say("running");
       } else if (event.event === "pass") take(trace, event);
-      else finish(trace, { ...event.head, verdict: event.verdict });
+      else finish(trace, event.head);
       changed(event.event);
     };
     busy();
@@ -236,7 +236,7 @@ function halt(trace) {
 
 /** What concerns the whole, as the file has it. */
 function headOf({ head }) {
-  const { given, verdict, ...out } = head;
+  const { given, ...out } = head;
   return out;
 }
 
