@@ -37,6 +37,30 @@ def hostile(trace: lsp.Trace) -> lsp.Trace:
     return replace(trace, scheduler=HOSTILE, text=HOSTILE, pieces=dict.fromkeys(trace.pieces, HOSTILE))
 
 
+def stopped(trace: lsp.Trace, passes: int) -> lsp.Trace:
+    """The trace of a run that was stopped after so many passes, as `lsp play` saves it."""
+    steps, first = trace.steps[:passes], len(trace.prompt)
+    written = {
+        p - first: (step.index, token) for step in steps for p, token in zip(step.chosen, step.written, strict=True)
+    }
+    end = min([trace.max_new_tokens, *(at + 1 for at, (_, token) in written.items() if token in trace.stops)])
+    known = [written.get(at, (passes, -1)) for at in range(end)]
+    seen = {*trace.prompt}.union(*(step.tokens for step in steps))
+    return replace(
+        trace,
+        tokens=[token for _, token in known],
+        committed_in=[number for number, _ in known],
+        text=None,
+        finished=False,
+        passes=passes,
+        positions=sum(step.end - step.begin for step in steps),
+        pieces={token: text for token, text in trace.pieces.items() if token in seen},
+        delimiters=[token for token in trace.delimiters if token in seen],
+        stops=[token for token in trace.stops if token in seen],
+        steps=steps,
+    )
+
+
 def broken_ahead(scheduler: lsp.Scheduler) -> lsp.Trace:
     """A trace in which the last position has no number until it is the only mask; no scheduler looks at it before."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -13,7 +14,7 @@ from rich.text import Text
 import lsp
 from lsp.cli.compare import check_output
 from lsp.tiny import known_tasks
-from lsp.tiny.tasks import CouldNotJudge, Problem, check_judge, generate, region, verify
+from lsp.tiny.tasks import CouldNotJudge, Problem, check_judge, generate, region, verdict, verify
 from lsp.tracing import terminal
 from lsp.tracing.html import write
 from lsp.tracing.printable import printable
@@ -80,7 +81,8 @@ class Solver:
         """The traces of LSP and of Full, which differ visibly on every problem."""
         given = {**self.given, "max_new_tokens": region(problem.task)}
         each = [SCHEDULERS[LSP], SCHEDULERS[FULL]]
-        return [lsp.trace(self.model, problem.prompt, **given, **how)[0] for how in each]
+        traces = [lsp.trace(self.model, problem.prompt, **given, **how)[0] for how in each]
+        return [replace(one, verdict=verdict(problem, one.text)) for one in traces]
 
 
 def run(console: Console, problems: int, page: Path) -> None:

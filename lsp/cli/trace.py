@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import lsp
 from lsp.cli import options as o
 from lsp.cli import settings
 from lsp.files import check_writable, write_whole
-from lsp.tiny.tasks import MOST, TASKS, region
+from lsp.tiny.tasks import MOST, TASKS, Problem, region, verdict
 from lsp.tiny.tasks import generate as problems
 from lsp.tracing.html import write as write_page
 
@@ -70,30 +71,31 @@ def trace(
     paths = [out, *(out.with_suffix(f".{name}.jsonl") for name in list(rivals)[1:] if out.suffix == ".jsonl")]
     for path in paths:
         check_writable(path)
-    text = the_prompt(prompt, file, task, index)
+    text, problem = the_prompt(prompt, file, task, index)
     network, tokenizer = o.load_model(how.model, device=how.device, **how.load)
     arguments = {"tokenizer": tokenizer, **how.arguments, "max_new_tokens": how.length([text])}
-    if prompt is None and file is None:
+    if problem is not None:
         arguments["max_new_tokens"] = o.region(how.model, how.asked.max_new_tokens, region(task))
     with o.saying_what_was_committed(tokenizer):
         traces = [lsp.trace(network, how.inputs([text]), scheduler=one, **arguments)[0] for one in rivals.values()]
+    traces = [replace(one, verdict=verdict(problem, one.text)) for one in traces]
     for path, part in zip(paths, [[one] for one in traces] if out.suffix == ".jsonl" else [traces], strict=True):
         write(path, part, at)
 
 
-def the_prompt(prompt: str | None, file: str | None, task: str, index: int) -> str:
+def the_prompt(prompt: str | None, file: str | None, task: str, index: int) -> tuple[str, Problem | None]:
     """What was given, or a held-out problem."""
     given = o.read_prompts(None if prompt is None else [prompt], None if file is None else [file])
     if len(given) > 1:
         raise ValueError("Invalid prompt: expected a PROMPT or --file FILE, got both")
     if given:
-        return given[0]
+        return given[0], None
     if task not in TASKS:
         raise ValueError(f"Invalid task: expected one of {', '.join(TASKS)}, got {task!r}")
     if not 0 <= index < MOST:
         raise ValueError(f"Invalid index: expected at least 0 and at most {MOST - 1}, got {index}")
     *_, problem = problems(task, index + 1)
-    return problem.prompt
+    return problem.prompt, problem
 
 
 def write(path: Path, traces: Sequence[lsp.Trace], at: int) -> None:

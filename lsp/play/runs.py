@@ -7,7 +7,7 @@ from typing import Any
 
 from lsp.play.asks import Comparison
 from lsp.play.playground import Playground
-from lsp.tiny.tasks import CouldNotJudge, Problem, verify
+from lsp.tiny.tasks import verdict
 from lsp.tracing.live import Live
 
 Event = dict[str, Any]
@@ -17,7 +17,7 @@ def run(playground: Playground, ask: Comparison) -> Generator[Event, None, None]
     """The events of a comparison. Each says which side it concerns.
 
     ``begin`` has the head of a trace as far as it is known, ``pass`` the line of a pass with the running costs, ``end``
-    the whole head and the verdict.
+    the whole head, the verdict included.
     """
     sides = [start(playground, ask, side) for side in range(len(ask.schedulers))]
     for side, live in enumerate(sides):
@@ -30,20 +30,11 @@ def run(playground: Playground, ask: Comparison) -> Generator[Event, None, None]
                 yield {"event": "pass", "side": side, **news}
             else:
                 del open_[side]
-                yield {"event": "end", "side": side, "head": live.head, "verdict": verdict(ask.problem, live)}
+                head = live.head
+                head["verdict"] = verdict(ask.problem, head["text"])
+                yield {"event": "end", "side": side, "head": head}
 
 
 def start(playground: Playground, ask: Comparison, side: int) -> Live:
     options = {**ask.options[side], "seed": ask.seed, "max_new_tokens": ask.length}
     return Live(playground.model, [ask.prompt], scheduler=ask.schedulers[side], **playground.given, **options)
-
-
-def verdict(problem: Problem | None, live: Live) -> str | None:
-    """Whether the answer is right, if somebody can tell."""
-    if problem is None:
-        return None
-    try:
-        (right,) = verify([problem], [live.trace.text or ""])
-    except CouldNotJudge:
-        return None
-    return "right" if right else "wrong"

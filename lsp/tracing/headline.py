@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lsp.tracing.records import Trace
+from lsp.tracing.states import was_stopped
 
 
 def headline(traces: Sequence[Trace]) -> str:
@@ -17,6 +18,9 @@ def headline(traces: Sequence[Trace]) -> str:
     >>> headline([lsp.trace(model, prompt, max_new_tokens=32, scheduler=name)[0] for name in ("lsp", "full")])
     '7 passes and 162 positions instead of 18 and 342'
     """
+    if any(map(was_stopped, traces)):
+        counts = [f"{one.passes:,}{' (stopped)' if was_stopped(one) else ''}" for one in traces]
+        return f"Passes: {' and '.join(filter(None, [', '.join(counts[:-1]), counts[-1]]))}"
     few, many = min(traces, key=lambda one: one.positions), max(traces, key=lambda one: one.positions)
     costs = f"{few.passes} pass{'' if few.passes == 1 else 'es'} and {few.positions:,} positions"
     if (few.passes, few.positions) == (many.passes, many.positions):

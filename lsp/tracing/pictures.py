@@ -19,7 +19,7 @@ from lsp.extras import needed_by
 from lsp.tracing.headline import headline
 from lsp.tracing.printable import printable
 from lsp.tracing.records import Trace
-from lsp.tracing.states import Cell, cells
+from lsp.tracing.states import Cell, cells, was_stopped
 
 with needed_by("a picture of a trace"):
     import matplotlib
@@ -131,12 +131,14 @@ class Layout(NamedTuple):
 
 
 def texts(trace: Trace, all_cells: list[Cell]) -> list[tuple[str, str, bool]]:
-    """What stands in every chip, its state, and whether a line ends with it. Tails of stops and drops are one chip."""
+    """What stands in every chip, its state, and whether a line ends with it. Tails of stops, of line ends and of drops
+    are one chip."""
     out: list[tuple[str, str, bool]] = []
     begin = 0
     while begin < len(all_cells):
         cell, end = all_cells[begin], begin + 1
-        open_ = cell.state in ("masked", "cut") and (cell.token is None or cell.token in trace.stops)
+        same = cell.token is None or cell.token in trace.stops or trace.pieces.get(cell.token) == "\n"
+        open_ = cell.state in ("masked", "cut") and same
         tail = open_ or cell.state == "dropped"
         while tail and end < len(all_cells) and all_cells[end][:2] == (cell.state, cell.token):
             end += 1
@@ -224,7 +226,9 @@ class Picture(NamedTuple):
 def draw_tokens(axes: Axes, trace: Trace, k: int, over: bool, inches: float, lines: int) -> None:
     axes.set(xlim=(0, COLUMNS), ylim=(lines, 0))
     axes.axis("off")
-    state = f"finished in pass {trace.passes}" if over else f"pass {k + 1} of {trace.passes}"
+    ended = "stopped after" if was_stopped(trace) else "finished in"
+    verdict = f", {trace.verdict}" if trace.verdict else ""
+    state = f"{ended} pass {trace.passes}{verdict}" if over else f"pass {k + 1} of {trace.passes}"
     axes.set_title(trace.name, loc="left", size=12, weight="bold", color=TEXT, parse_math=False, pad=20)
     axes.set_title(state, loc="right", size=11, color=MUTED, pad=20)
     notes: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "size": 8.5, "color": MUTED}

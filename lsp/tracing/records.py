@@ -104,7 +104,8 @@ class Trace:
     prompt, tokens : lists of int
         The ids before and from the first mask on; `tokens` ends with a stop or where the masks ended.
     text, finished, passes, positions, committed_in
-        As in `lsp.Generation`.
+        As in `lsp.Generation`. A run that was stopped in `lsp play` has no `text`; masks that are left have the token
+        -1 and, in `committed_in`, the number of passes.
     max_new_tokens : int
         How many positions there were from the first mask on, which are masks but for given tokens in a prompt.
     pieces : dict
@@ -112,6 +113,8 @@ class Trace:
     delimiters, stops : lists of int
         Those of the ids that appear.
     steps : list of PassRecord
+    verdict : str or None
+        ``"right"`` or ``"wrong"`` if the prompt was a problem of a task whose answers can be judged.
     """
 
     scheduler: str
@@ -133,6 +136,7 @@ class Trace:
     delimiters: list[int]
     stops: list[int]
     steps: list[PassRecord]
+    verdict: str | None = None
 
     def save(self, path: str | Path) -> None:
         """Writes JSON lines: what concerns the whole first, then one line a pass."""

@@ -61,6 +61,11 @@ def ends_of(trace: Trace) -> list[int]:
     return out
 
 
+def was_stopped(trace: Trace) -> bool:
+    """Whether masks are left, which have the number of passes where others have the pass that committed them."""
+    return any(number >= trace.passes for number in trace.committed_in)
+
+
 def left_the_prefix(trace: Trace, step: PassRecord) -> bool:
     """Whether the first margin is under the floor, and something else than the first mask was committed."""
     if trace.level is None or not step.masks:

@@ -100,6 +100,8 @@ def _check(trace: Trace) -> None:
     """Every field has its type, and lists that belong together have one length."""
     if not isinstance(trace.options, dict):
         raise TypeError(f"{trace.options!r:.60} for options")
+    if trace.verdict not in (None, "right", "wrong"):
+        raise ValueError(f"the verdict {trace.verdict!r:.60}")
     if trace.max_new_tokens > LARGEST_POSITION:
         raise ValueError(f"max_new_tokens of {trace.max_new_tokens}")
     _check_types(trace)

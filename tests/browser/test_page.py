@@ -11,6 +11,7 @@ import pytest
 import lsp
 from lsp.tracing import html
 from lsp.tracing.headline import headline
+from lsp.tracing.states import cells
 from tests import traces
 from tests.browser import chromium
 from tests.browser.looks import CONTRASTS, problems
@@ -129,15 +130,59 @@ def test_play_goes_on_by_itself_and_does_not_talk_meanwhile(page: chromium.Chrom
     assert page.run("[play.textContent, document.querySelectorAll('[aria-live=polite]').length]") == ["Play", 2]
 
 
-def test_the_last_pass_shows_the_answer_and_a_shorter_trace_stays_at_its_end(page: chromium.Chromium) -> None:
-    page.press("End")
-    lengths = {name: traces.of(name).passes for name in NAMES}
-    assert len(set(lengths.values())) == 2
-    for name, sequence, sentence in zip(NAMES, page.run(SEQUENCES), page.run(SENTENCES), strict=True):
-        trace = traces.of(name)
+def test_the_last_pass_shows_the_answer_and_a_shorter_trace_stays_at_its_end(
+    browser: chromium.Chromium, tmp_path: Path
+) -> None:
+    short, long = traces.of("lsp"), traces.of("full")  # as many passes as tokens
+    assert short.passes < long.passes
+    show(browser, tmp_path, short, long)
+    browser.press("End")
+    sentences = browser.run(SENTENCES)
+    assert sentences[0].startswith(f"Finished in pass {short.passes}:")
+    assert sentences[1].startswith(f"Pass {long.passes}:")
+    for trace, sequence in zip((short, long), browser.run(SEQUENCES), strict=True):
         assert sequence.startswith(trace.text)
-        longest = trace.passes == max(lengths.values())
-        assert sentence.startswith(f"Pass {trace.passes}:" if longest else f"Finished in pass {trace.passes}:")
+    assert problems(browser) == []
+
+
+def test_a_page_says_whether_the_answers_are_right(browser: chromium.Chromium, tmp_path: Path) -> None:
+    show(browser, tmp_path, replace(traces.of("lsp"), verdict="right"), replace(traces.of("full"), verdict="wrong"))
+    verdicts = "[...document.querySelectorAll('.verdict')].map((node) => node.textContent)"
+    assert browser.run(verdicts) == ["✓ right", "✗ wrong"]
+    sentence = browser.run("document.querySelector('#headline p:last-child').textContent")
+    assert sentence.endswith(" The first answer is right, the other one wrong.")
+    assert problems(browser) == []
+
+
+def test_a_run_that_was_stopped_has_masks_left(browser: chromium.Chromium, tmp_path: Path) -> None:
+    stopped, whole = traces.stopped(traces.of("scattered"), 3), traces.of("full")
+    show(browser, tmp_path, stopped, whole)
+    open_ = sum(number == 3 for number in stopped.committed_in)
+    browser.press("End")
+    assert browser.run(SENTENCES)[0] == f"Stopped after pass 3: {open_} masks left."
+    assert browser.run("document.querySelector('#headline p').textContent") == headline([stopped, whole])
+    states = [cell.state for cell in cells(stopped, 2)]
+    assert states.count("masked") + states.count("cut") == open_
+    kinds = (
+        "[...document.querySelectorAll('article')[0].querySelectorAll('rect.strip')].map((node) => node.classList[1])"
+    )
+    assert browser.run(kinds) == states
+    figures = "[...document.querySelectorAll('article')[0].querySelectorAll('dd')].map((node) => node.textContent)"
+    assert str(sum(0 <= number < 3 for number in stopped.committed_in)) in browser.run(figures)
+    assert problems(browser) == []
+
+
+def test_masks_that_predict_line_ends_take_one_line(browser: chromium.Chromium, tmp_path: Path) -> None:
+    """With a line each, what is below would move with every pass."""
+    trace = traces.of("full")
+    first = trace.steps[0]
+    line_end = max(trace.pieces) + 1
+    predicted = replace(first, tokens=[line_end] * len(first.tokens))
+    show(
+        browser, tmp_path, replace(trace, steps=[predicted, *trace.steps[1:]], pieces={**trace.pieces, line_end: "\n"})
+    )
+    assert f"↵×{first.chosen[0] - first.masks[0]}" in browser.run(SEQUENCES)[0]
+    assert browser.run("document.querySelector('.sequence').getBoundingClientRect().height") < 150
 
 
 def test_committed_tokens_are_marked_and_drawn(page: chromium.Chromium) -> None:

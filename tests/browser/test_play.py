@@ -23,6 +23,7 @@ pytest.importorskip("httpx")
 import lsp
 from lsp.play import Playground
 from lsp.play.page import DEFAULTS
+from lsp.tiny.tasks import Problem, verify
 from lsp.tracing import html
 from lsp.tracing.headline import headline
 from lsp.tracing.states import cells
@@ -88,11 +89,15 @@ def show(browser: chromium.Chromium, address: str, width: int = 1600, dark: bool
 
 
 @cache
+def first_problem() -> Problem:
+    return Playground(*model()).problem(DEFAULTS["task"], DEFAULTS["index"])
+
+
+@cache
 def first_example() -> list[lsp.Trace]:
     """What the page decodes if nothing is changed."""
-    loaded, tokenizer = model()
-    problem = Playground(loaded, tokenizer).problem(DEFAULTS["task"], DEFAULTS["index"])
-    prompt = [{"role": "user", "content": problem.prompt.strip()}]
+    loaded, _ = model()
+    prompt = [{"role": "user", "content": first_problem().prompt.strip()}]
     return [lsp.trace(loaded, [prompt], scheduler=name, max_new_tokens=96)[0] for name in DEFAULTS["sides"]]
 
 
@@ -130,7 +135,9 @@ def test_both_panels_advance(page: chromium.Chromium) -> None:
     until(lambda: page.run(COUNT) == f"pass {longest()} of {longest()}")
     assert page.run(FIGURES) == [trace.passes for trace in first_example()]
     assert page.run(HEADLINE) == headline(first_example())
-    assert page.run("[...document.querySelectorAll('.verdict')].map((node) => node.textContent)") == ["✓ right"] * 2
+    texts = [trace.text or "" for trace in first_example()]
+    verdicts = ["✓ right" if right else "✗ wrong" for right in verify([first_problem()] * 2, texts)]
+    assert page.run("[...document.querySelectorAll('.verdict')].map((node) => node.textContent)") == verdicts
 
 
 def test_what_a_chip_is_the_trace_says_too(page: chromium.Chromium) -> None:
@@ -355,6 +362,42 @@ def test_a_run_is_saved_and_opened_again(
     page.run("document.getElementById('link').click()")
     until(lambda: page.run(STATUS).startswith("A link holds runs that were decoded here"))
     assert problems(page, server[0]) == []
+
+
+def test_a_run_that_was_stopped_is_saved_as_far_as_it_came(
+    browser: chromium.Chromium, server: tuple[str, Playground], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = slow_down(monkeypatch, 0.2)
+    show(page := browser, server[0])
+    field(page, "scheduler__0", "full")
+    page.run("document.getElementById('run').click()")
+    until(lambda: len(told) > 12 and min(page.run(FIGURES), default=0) > 2)
+    page.run("document.getElementById('stop').click()")
+    monkeypatch.undo()
+    page.run(KEEP)
+    page.run("document.querySelector('[data-kind=jsonl]').click()")
+    until(lambda: page.run("'run.2.jsonl' in window.kept"))
+    page.press("End")
+    page.press("ArrowLeft")
+    for number, chips in enumerate(page.run(STATES), start=1):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(base64.b64decode(page.run("window.kept")[f"run.{number}.jsonl"]))
+        trace = lsp.Trace.load(path)
+        (whole,) = lsp.trace(model()[0], first_prompt(page), scheduler="full", max_new_tokens=96)
+        assert trace == shared.stopped(whole, trace.passes)
+        shown = cells(trace, min(trace.passes, page.run("Number(document.getElementById('pass').value)")) - 1)
+        assert chips == [[at, shown[at].state] for at, _ in chips]
+    assert problems(page, server[0]) == []
+
+
+def test_a_problem_that_was_changed_is_ones_own(page: chromium.Chromium) -> None:
+    chosen = "[document.getElementById('task').value, document.getElementById('index').checkVisibility()]"
+    assert page.run(chosen) == [DEFAULTS["task"], True]
+    page.run("document.getElementById('prompt').focus()")
+    page.type("And ")
+    assert page.run(chosen) == ["", False]
+    decode(page, length="8")
+    assert page.run("document.querySelectorAll('.verdict:not(:empty)').length") == 0
 
 
 def test_a_model_without_tasks_is_asked_by_prompts_alone(browser: chromium.Chromium) -> None:

@@ -96,12 +96,29 @@ def test_a_step_through_two_long_traces_fits_into_a_frame(browser: chromium.Chro
     html.write(page, [long_trace(1), long_trace(2)])
     browser.size(1600, 900)
     browser.open(page)
-    found = browser.run(STEPS)
+    browser("Accessibility.disable")  # other tests read its tree, for which every step would pay
+    browser("Performance.enable", timeDomain="threadTicks")
+    rounds = []
+    for _ in range(3):
+        before = busy(browser)
+        found = browser.run(STEPS)
+        rounds.append((1000 * (busy(browser) - before) / len(found), found))
+    browser("Accessibility.enable")
+    whole, found = min(rounds)
     work, frames = ([pair[i] for pair in found] for i in (0, 1))
-    print(f"\nwork of a step: median {middle(work):.1f} ms; frame: median {middle(frames):.1f} ms")
-    print(f"frames above {1.5 * FRAME:.0f} ms: {sum(frame > 1.5 * FRAME for frame in frames)} of {len(frames)}")
-    assert middle(work) < FRAME  # what the page needs; when a frame is shown depends on other work of the machine too
+    late = sum(frame > 1.5 * FRAME for frame in frames)
+    print(f"\na step: script, style and layout {middle(work):.1f} ms (median), all with paint {whole:.1f} ms (mean)")
+    print(f"frames: {middle(frames):.1f} ms (median), {late} of {len(frames)} above {1.5 * FRAME:.0f} ms")
+    # What the page needs; when a frame is shown depends on other work of the machine too.
+    assert middle(work) < FRAME
+    assert whole < FRAME
     assert problems(browser) == []
+
+
+def busy(browser: chromium.Chromium) -> float:
+    """For how many seconds the thread of the page has worked so far: script, style, layout and paint."""
+    metrics = {one["name"]: one["value"] for one in browser("Performance.getMetrics")["metrics"]}
+    return float(metrics["TaskDuration"])
 
 
 def middle(values: list[float]) -> float:

@@ -22,7 +22,7 @@ pytest.importorskip("transformers")
 
 from lsp.cli import options, settings
 from lsp.evaluation import grid, results
-from lsp.tiny.tasks import generate, sandbox
+from lsp.tiny.tasks import generate, sandbox, verdict
 from lsp_kernels import PrefixRule
 from tests.lsp.checkpoints import llada, qwen3
 from tests.lsp.commands import Ran, load_model, process
@@ -407,6 +407,8 @@ def test_without_a_prompt_a_held_out_problem_is_traced(run: Callable[..., Ran], 
     assert ran.out == f"wrote {out}\n"
     trace, (_, problem) = lsp.Trace.load(out), generate("countdown", 2)
     assert "".join(trace.pieces[token] for token in trace.prompt) == problem.prompt
+    assert trace.verdict in ("right", "wrong")
+    assert trace.verdict == verdict(problem, trace.text)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 

@@ -22,7 +22,6 @@ from lsp.play.server import address_of, bound
 
 HOST = "http://127.0.0.1:7777"
 PROMPT = "Use 3, 5 and 7 to make 15."
-ANSWER = "First 7 + 5 = 12, then 12 + 3 = 15."
 
 
 @cache
@@ -30,6 +29,19 @@ def model() -> tuple[Any, Any]:
     """The embedded model, loaded once."""
     loaded = lsp.load("tiny")
     return loaded, lsp.load_tokenizer(loaded)
+
+
+@cache
+def answer(prompt: str = f"{PROMPT}\n", **how: Any) -> lsp.Generation:
+    """What `lsp.generate` gives."""
+    loaded, tokenizer = model()
+    (out,) = lsp.generate(loaded, prompt, tokenizer=tokenizer, **{"max_new_tokens": 96, **how})
+    return out
+
+
+def reason(out: lsp.Generation) -> str:
+    """Why an answer ended, in OpenAI's words."""
+    return "stop" if out.finished else "length"
 
 
 def playground() -> Playground:

@@ -12,6 +12,7 @@ import pytest
 import lsp
 from lsp.tracing import html, storage
 from lsp.tracing.compact import shorten
+from lsp.tracing.headline import headline
 from tests import traces
 from tests.play.serving import post
 
@@ -32,6 +33,15 @@ def test_a_saved_run_is_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(saved("jsonl", traces.of("islands")))
     assert lsp.Trace.load(path) == traces.of("islands")
+
+
+def test_a_run_that_was_stopped_can_be_saved_and_shown(tmp_path: Path) -> None:
+    stopped = traces.stopped(traces.of("scattered"), 3)
+    (tmp_path / "a.jsonl").write_bytes(saved("jsonl", stopped))
+    assert lsp.Trace.load(tmp_path / "a.jsonl") == stopped
+    whole = traces.of("full")
+    assert headline([stopped, whole]) == f"Passes: 3 (stopped) and {whole.passes}"
+    assert saved("html", stopped).decode() == html.page([stopped])
 
 
 def test_a_saved_page_is_the_page_of_the_traces() -> None:

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import lsp
@@ -35,16 +36,31 @@ def test_a_model_from_a_folder_is_played(family: str, tmp_path: Path, monkeypatc
     (held,) = found
     assert (held.name, held.tasks, held.chat) == ("mine", [], False)
 
-    prompt = f"{PROMPT}<mask:3>."
-    asked = {"prompt": prompt, "sides": [{"scheduler": "lsp"}, {"scheduler": "full"}], "max_new_tokens": 4}
-    told = events(asking(lambda client: client.post("/api/runs", json=asked), held))
+    prompt, chat = f"{PROMPT}<mask:3>.", [{"role": "user", "content": PROMPT}]
+    short = {"model": "mine", "max_tokens": 6}
+    asked = {
+        "/api/runs": {"prompt": prompt, "sides": [{"scheduler": "lsp"}, {"scheduler": "full"}], "max_new_tokens": 4},
+        "/v1/completions": {**short, "prompt": PROMPT},
+        "/v1/chat/completions": {**short, "messages": chat},
+    }
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await client.post(path, json=question) for path, question in asked.items()]
+
+    run, text, answer = asking(ask, held)
+    told = events(run)
     for side, name in enumerate(("lsp", "full")):
         (expected,) = lsp.trace(held.model, prompt, scheduler=name, tokenizer=held.tokenizer, max_new_tokens=4)
         mine = [event for event in told if event.get("side") == side]
         head = {key: value for key, value in mine[-1]["head"].items() if key != "given"}
         lines = [event["line"] for event in mine if event["event"] == "pass"]
         assert storage.from_lines({"format": storage.FORMAT, **head}, lines, "run") == expected
-        assert mine[-1]["verdict"] is None
+        assert mine[-1]["head"]["verdict"] is None
+    texts = [text.json()["choices"][0]["text"], answer.json()["choices"][0]["message"]["content"]]
+    for got, out, given in zip(texts, (text, answer), (PROMPT, [chat]), strict=True):
+        (whole,) = lsp.generate(held.model, given, tokenizer=held.tokenizer, max_new_tokens=6)
+        usage = out.json()["usage"]
+        assert (got, usage["passes"], usage["positions"]) == (whole.text, whole.passes, whole.positions)
 
 
 def test_a_browser_that_is_faster_than_the_server_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,14 @@ function form(about) {
   task.append(new Option("my own", ""), ...about.tasks.map((name) => new Option(name)));
   for (const node of document.querySelectorAll("[data-is=task]")) node.hidden = !about.tasks.length;
 
+  let given = ""; // the prompt of the problem that was taken
+
   async function takeProblem() {
+    fits();
     if (!task.value || !index.checkValidity()) return;
     const answer = await ask(`/api/problem?task=${encodeURIComponent(task.value)}&index=${Number(index.value)}`);
     const problem = await answer.json();
-    prompt.value = problem.prompt.trimEnd();
+    prompt.value = given = problem.prompt.trimEnd();
     length.placeholder = problem.length;
     fits();
   }
@@ -28,7 +31,9 @@ function form(about) {
   function fits() {
     const holes = /<mask:\d+>/.test(prompt.value);
     chat.disabled = holes;
-    length.placeholder = holes ? 0 : length.placeholder === "0" ? about.length : length.placeholder;
+    index.parentElement.hidden = !task.value;
+    if (holes) length.placeholder = 0;
+    else if (!task.value || length.placeholder === "0") length.placeholder = about.length;
   }
 
   async function makeHole() {
@@ -38,6 +43,12 @@ function form(about) {
     const { tokens } = await answer.json();
     prompt.setRangeText(`<mask:${Math.max(1, tokens)}>`, from, to, "end");
     prompt.focus();
+    changed();
+  }
+
+  /** A problem that was changed is one's own. */
+  function changed() {
+    if (task.value && given && prompt.value.trim() !== given.trim()) task.value = "";
     fits();
   }
 
@@ -57,18 +68,18 @@ function form(about) {
         sides: each.map((side) => side.value),
       };
     },
-    set question(given) {
-      task.value = about.tasks.includes(given.task) ? given.task : "";
-      index.value = given.index ?? 0;
-      prompt.value = given.prompt ?? "";
-      length.value = given.max_new_tokens ?? "";
-      temperature.value = given.temperature ?? 0;
-      seed.value = given.seed ?? 0;
-      chat.checked = given.chat ?? about.chat;
-      each.forEach((side, i) => (side.value = given.sides?.[i] ?? { scheduler: about.first.sides[i] }));
+    set question(asked) {
+      task.value = about.tasks.includes(asked.task) ? asked.task : "";
+      index.value = asked.index ?? 0;
+      prompt.value = given = asked.prompt ?? "";
+      length.value = asked.max_new_tokens ?? "";
+      temperature.value = asked.temperature ?? 0;
+      seed.value = asked.seed ?? 0;
+      chat.checked = asked.chat ?? about.chat;
+      each.forEach((side, i) => (side.value = asked.sides?.[i] ?? { scheduler: about.first.sides[i] }));
       fits();
     },
-    changed: fits,
+    changed,
   };
 }
 

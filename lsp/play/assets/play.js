@@ -41,7 +41,7 @@ function start() {
         shown.add(fresh[event.side], { ...question, sides: [question.sides[event.side]] });
         say("running");
       } else if (event.event === "pass") take(trace, event);
-      else finish(trace, { ...event.head, verdict: event.verdict });
+      else finish(trace, event.head);
       changed(event.event);
     };
     busy();
@@ -57,7 +57,7 @@ function start() {
   /** Nothing more comes: what has not ended by itself was stopped. */
   function ended() {
     running = null;
-    for (const { trace } of shown.runs) trace.stopped = !trace.done;
+    for (const { trace } of shown.runs) if (!trace.done) halt(trace);
     busy();
     shown.settle();
     controls.grow();
@@ -221,9 +221,22 @@ function take(trace, { line, pieces, delimiters, stops, passes, positions, secon
   Object.assign(trace, { passes, positions });
 }
 
+/** The run was stopped: masks that are left have the token -1, and the pass that did not come. */
+function halt(trace) {
+  trace.stopped = true;
+  if (!trace.steps.length) return;
+  const { pieces, passes, positions } = trace;
+  const [delimiters, stops] = [trace.delimiters, trace.stops].map((ids) => [...ids].sort((one, other) => one - other));
+  const end = trace.ends[passes];
+  const tokens = trace.tokenOf.slice(0, end).map((token) => token ?? -1);
+  const committed_in = trace.passOf.slice(0, end).map((pass) => Math.min(pass, passes));
+  const known = { pieces, delimiters, stops, passes, positions, tokens, committed_in };
+  finish(trace, { ...trace.head, ...known, text: null, finished: false });
+}
+
 /** What concerns the whole, as the file has it. */
 function headOf({ head }) {
-  const { given, verdict, ...out } = head;
+  const { given, ...out } = head;
   return out;
 }
 

@@ -37,10 +37,10 @@ function shelf(box) {
     clear: () => drop(views.length),
     /** Makes room for so many more. */
     reserve: (count) => drop(Math.max(0, views.length + count - MOST_RUNS)),
-    /** Takes away what has not ended. */
+    /** Takes away what was stopped. */
     prune() {
       for (let i = runs.length - 1; i >= 0; i -= 1) {
-        if (runs[i].trace.done) continue;
+        if (!runs[i].question || !runs[i].trace.stopped) continue;
         views.splice(i, 1)[0].root.remove();
         runs.splice(i, 1);
       }

@@ -39,6 +39,7 @@ __all__ = [
     "generate",
     "region",
     "split_of",
+    "verdict",
     "verify",
 ]
 
@@ -86,6 +87,16 @@ def check_judge(task: str) -> None:
     """Refuses a task whose answers cannot be judged on this system, before there are any."""
     if task == "code":
         check_limits()
+
+
+def verdict(problem: Problem | None, text: str | None) -> str | None:
+    """``"right"`` or ``"wrong"``, or None if nobody can tell."""
+    if problem is None:
+        return None
+    try:
+        return "right" if verify([problem], [text or ""])[0] else "wrong"
+    except CouldNotJudge:
+        return None
 
 
 def verify(problems: Sequence[Problem], answers: Sequence[str]) -> list[bool]:

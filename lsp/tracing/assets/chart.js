@@ -4,7 +4,7 @@ const HEIGHT = 164;
 const TOP = 30; // room for two rows of marks
 const STRIP = 8; // the state of every position, under the bars
 const NARROWEST = 6;
-const AROUND = 1.5; // how much is drawn on both sides of what can be seen, in widths of the box
+const AROUND = 0.75; // how much is drawn on both sides of what can be seen, in widths of the box
 
 function svg(name, attributes, ...children) {
   const out = document.createElementNS("http://www.w3.org/2000/svg", name);

@@ -85,13 +85,13 @@ function chipOf(trace, cell, many, mark, old) {
 
 function textOfChip(trace, cell, many) {
   if (cell.state === "dropped") return `${count(many, "position")} dropped`;
-  return many > 3 ? `${pieceOf(trace, cell.token)}×${many}` : pieceOf(trace, cell.token);
+  return many > 3 ? `${textOf(trace, [cell.token])}×${many}` : pieceOf(trace, cell.token);
 }
 
-/** Where a run of dropped positions, or of masks that all predict a stop, ends; a mark ends it too. */
+/** Where a run of dropped positions, or of masks that all predict a stop or a line end, ends; a mark ends it too. */
 function sameFrom(trace, all, begin, flags) {
   const { state, token } = all[begin];
-  const open = (state === "masked" || state === "cut") && (token === null || isStop(trace, token));
+  const open = (state === "masked" || state === "cut") && (token === null || isStop(trace, token) || pieceOf(trace, token) === "\n");
   const same = (cell) => cell.state === state && (!open || (cell.token === token && !flags.has(cell.at - 1)));
   let end = begin + 1;
   if (open || state === "dropped") while (end < all.length && same(all[end])) end += 1;
@@ -104,7 +104,7 @@ function answer(node) {
   let shown = [];
   let marked = [];
   return (trace, k) => {
-    const known = trace.done ? trace.tokens.length : lastCommitted(trace) + 1;
+    const known = trace.done && !trace.stopped ? trace.tokens.length : lastCommitted(trace) + 1;
     const passes = Math.max(1, trace.steps.length - 1);
     for (let at = 0; at < known; at += 1) {
       const pass = trace.passOf[at];

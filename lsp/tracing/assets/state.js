@@ -14,7 +14,7 @@ function replay(head, lines) {
  * A token that was given has the pass -1. A stop drops nothing before the last of these. */
 function begin(head) {
   const size = head.max_new_tokens;
-  const trace = { ...head, steps: [], lines: [], costs: [], read: reader(), tail: 0, done: false };
+  const trace = { ...head, head, steps: [], lines: [], costs: [], read: reader(), tail: 0, done: false };
   trace.passOf = new Array(size).fill(Infinity);
   trace.tokenOf = new Array(size).fill(null);
   trace.ends = [size];
@@ -44,13 +44,19 @@ function advance(trace, line) {
   if (Number.isInteger(Math.log2(k + 1))) trace.axisTop = axisTop(trace); // now and then: it looks at all passes
 }
 
-/** The whole head is known now. */
+/** The whole head is known now. A run that was stopped before its end has masks left. */
 function finish(trace, head) {
   Object.assign(trace, head, { head, done: true });
   const last = trace.steps.length;
+  trace.stopped = trace.committed_in.some((pass) => pass >= trace.passes);
   if (last) trace.ends[last] = Math.min(trace.ends[last], trace.tokens.length);
   trace.axisTop = axisTop(trace);
   return trace;
+}
+
+/** How many masks the last pass has left. */
+function openAtEnd(trace) {
+  return trace.passOf.slice(0, trace.ends[trace.steps.length]).filter((pass) => pass === Infinity).length;
 }
 
 /** How many tokens are committed after pass k, without those that a stop has dropped. */

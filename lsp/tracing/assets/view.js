@@ -42,7 +42,7 @@ function view(trace, together) {
   /** The figures at a pass, if they are known of every pass, else those of the whole. */
   function drawFigures(k) {
     const cost = trace.costs[k];
-    const tokens = cost ? committedBy(trace, k) : trace.committed_in.filter((pass) => pass >= 0).length;
+    const tokens = committedBy(trace, cost ? k : trace.steps.length - 1);
     const passes = cost ? k + 1 : trace.passes;
     part.passes.textContent = passes;
     part.tokens.textContent = tokens;
@@ -60,7 +60,9 @@ function view(trace, together) {
   }
 
   function explain(k, over) {
-    if (!trace.steps.length) return trace.done ? "No pass was needed." : "Waiting for the first pass.";
+    if (!trace.steps.length) {
+      return trace.stopped ? "Stopped before the first pass." : trace.done ? "No pass was needed." : "Waiting for the first pass.";
+    }
     return over && trace.done ? finished(trace) : sentence(trace, k);
   }
 

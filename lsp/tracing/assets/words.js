@@ -28,9 +28,11 @@ function thousands(value) {
 
 /** The difference between traces of one prompt, in one line, and below it what is compared. */
 function headline(traces) {
-  if (!traces.every(({ done }) => done)) {
-    const sofar = traces.map(({ done, stopped, passes }) => `${passes}${done ? "" : stopped ? " (stopped)" : " …"}`);
-    return [`${sofar.join(" and ")} passes`, traces.map(({ name }) => name).join(" and ")];
+  if (traces.some(({ done, stopped }) => !done || stopped)) {
+    const all = traces.every(({ done, stopped }) => !done && !stopped);
+    const state = ({ done, stopped }) => (stopped ? " (stopped)" : done || all ? "" : " so far");
+    const counts = traces.map((one) => `${thousands(one.passes)}${state(one)}`);
+    return [`Passes${all ? " so far" : ""}: ${listed(counts)}`, listed(traces.map((one) => one.name))];
   }
   const ranked = [...traces].sort((a, b) => a.positions - b.positions);
   const [few, many] = [ranked[0], ranked[ranked.length - 1]];
@@ -45,6 +47,11 @@ function headline(traces) {
     : ` The first answer is ${judged[0]}, the other one ${judged[1]}.`;
   const [one, other] = [nameOf(few, many), nameOf(many, few)];
   return [big, `${one} instead of ${other}.${answers}`];
+}
+
+/** Texts as a list in a sentence. */
+function listed(texts) {
+  return texts.length < 2 ? texts.join("") : `${texts.slice(0, -1).join(", ")} and ${texts[texts.length - 1]}`;
 }
 
 /** The name of a trace; with what is set, if the other one has the same name. */
@@ -98,6 +105,7 @@ function sentence(trace, k) {
 
 function finished(trace) {
   const { passes, tokens } = trace;
+  if (trace.stopped) return `Stopped after pass ${passes}: ${count(openAtEnd(trace), "mask")} left.`;
   const end = textOf(trace, tokens.slice(-12));
   return `Finished in pass ${passes}: ${count(tokens.length, "token")}, “${end}” at the end.`;
 }
