@@ -53,7 +53,7 @@ def hide_line(targets: Tensor, prompts: Tensor, ends: Tensor, eos_id: int, gener
 def islands(groups: int, share: float, generator: torch.Generator) -> Tensor:
     """For each cut how likely a token behind it is shown all the same: any density in a share of the groups, else 0."""
     density, chosen = torch.rand(2, groups, generator=generator)
-    return density * (chosen < share)
+    return torch.where(chosen < share, density, 0.0)
 
 
 def shown(behind: Tensor, density: Tensor, generator: torch.Generator) -> Tensor:
