@@ -91,7 +91,7 @@ def vocabulary(
     >>> import lsp
     >>> model, tokenizer = lsp.load("tiny"), lsp.load_tokenizer("tiny")
     >>> lsp.tokens.vocabulary(tokenizer, model.config)
-    Vocabulary(size=195, delimiters=9, stops=1, suppressed=1, device='cpu')
+    Vocabulary(size=241, delimiters=9, stops=1, suppressed=1, device='cpu')
     """
     known = max(tokenizer.get_vocab().values()) + 1
     size = size if size is not None else _value(config, "vocab_size") or known

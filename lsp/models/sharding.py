@@ -40,7 +40,7 @@ class Share:
     >>> from lsp.models.sharding import Share
     >>> share = Share(lsp.load("tiny").config, rank=1, size=5)
     >>> share.config.n_heads, share.vocabulary, share.cuts("blocks.0.out.weight")
-    (1, slice(36, 76, None), (Cut(dim=1, start=32, total=160),))
+    (1, slice(48, 96, None), (Cut(dim=1, start=32, total=160),))
     """
 
     whole: ModelConfig

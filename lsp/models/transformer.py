@@ -112,7 +112,7 @@ class Transformer(nn.Module):
     >>> border = torch.tensor([0, 5], dtype=torch.int32)
     >>> hidden = model(torch.tensor([20, 21, 22, 0, 0]), torch.arange(5), border, cache, append=[3])
     >>> cache.lengths, model.lm_head(hidden[3:5]).shape
-    (tensor([3], dtype=torch.int32), torch.Size([2, 195]))
+    (tensor([3], dtype=torch.int32), torch.Size([2, 241]))
     """
 
     def __init__(self, config: ModelConfig) -> None:
