@@ -37,9 +37,9 @@ def trace(model: Any, prompts: Any, *, scheduler: Any = None, **arguments: Any) 
     >>> (trace,) = lsp.trace(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\\n", max_new_tokens=32)
     >>> step = trace.steps[0]
     >>> step.rule.candidate, step.rule.length, [trace.pieces[token] for token in step.written[:2]]
-    (1, 1, ['First', '<eos>'])
+    (3, 3, ['First', ' 7'])
     >>> step.reason
-    'The run of margins at or above the floor 4 has length 1 (L′), and a sure stop further right.'
+    'The run of margins at or above the floor 4 has length 3 (L′), and a sure stop further right.'
     """
     if "logprobs" in arguments:
         raise TypeError("Invalid logprobs: not supported in a trace, which has the confidence of every mask")

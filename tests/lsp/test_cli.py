@@ -489,7 +489,8 @@ def test_progress_that_goes_to_a_file_is_a_line_now_and_then(
 
 def test_compare_takes_a_file_of_problems(run: Callable[..., Ran], tmp_path: Path) -> None:
     file = tmp_path / "sums.jsonl"
-    file.write_text(json.dumps({"prompt": PROMPT, "answer": ANSWER}) + "\n")
+    problem = {"prompt": "Use 2, 9 and 14 to make 21.\n", "answer": "First 14 + 9 = 23, then 23 - 2 = 21."}
+    file.write_text(json.dumps(problem) + "\n")
     ran = run("compare", "--task", file, "--flips", 0, "--tail", "dropped", "--out", tmp_path / "t.json", *NEW)
     assert ran.code == 0, ran.err
     read = json.loads((tmp_path / "t.json").read_text())

@@ -64,6 +64,9 @@ class Counted:
         return counted
 
 
+TOKEN_BY_TOKEN = {"max_new_tokens": 48, "scheduler": lsp.FixedPrefix(1)}  # so that there are passes to replay
+
+
 @pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> Counted:
     counted = Counted()
@@ -227,7 +230,7 @@ def test_the_simulation_notices_lengths_that_are_uploaded_anew(
 
     monkeypatch.setattr(Tables, "filled", elsewhere)
     with pytest.raises(lsp.DecodingError, match="memory freed since the capture"):
-        lsp.generate(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n", max_new_tokens=48, graph=True)
+        lsp.generate(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\n", graph=True, **TOKEN_BY_TOKEN)
 
 
 def test_noise_that_is_not_written_before_a_replay_shows(captured: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +255,7 @@ def test_the_simulation_notices_a_number_that_was_captured(captured: Counted, mo
         return whole(self, tokens, frozen + torch.arange(len(tokens)), cache)
 
     monkeypatch.setattr(Transformer, "run_layers", at_the_time_of_the_capture)
-    replayed, plain = (lsp.generate(model, prompt, max_new_tokens=48, graph=graph) for graph in (True, False))
+    replayed, plain = (lsp.generate(model, prompt, graph=graph, **TOKEN_BY_TOKEN) for graph in (True, False))
     assert replayed[0].tokens != plain[0].tokens
 
 

@@ -22,7 +22,7 @@ SECONDS = 300.0
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model of two heads with the tokenizer of the embedded one."""
-    out = llada(embedding_size=195, vocab_size=195, mask_token_id=0, eos_token_id=1).save(
+    out = llada(embedding_size=241, vocab_size=241, mask_token_id=0, eos_token_id=1).save(
         tmp_path_factory.mktemp("two")
     )
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -19,8 +19,8 @@ from tests.play.serving import PROMPT, asking, events, playground
 
 TINY = Path(lsp.__file__).parent / "tiny" / "checkpoint"
 VOCABULARY: dict[str, dict[str, Any]] = {  # of the tokenizer that is at hand
-    "llada": {"vocab_size": 195, "embedding_size": 195, "mask_token_id": 0, "eos_token_id": 1},
-    "dream": {"vocab_size": 195, "mask_token_id": 0, "eos_token_id": 1},
+    "llada": {"vocab_size": 241, "embedding_size": 241, "mask_token_id": 0, "eos_token_id": 1},
+    "dream": {"vocab_size": 241, "mask_token_id": 0, "eos_token_id": 1},
 }
 
 
