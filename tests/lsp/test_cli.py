@@ -54,7 +54,7 @@ def test_help_names_every_command_and_every_option_is_explained(run: Callable[..
 
 def test_info_names_backends_the_model_and_what_can_be_set(run: Callable[..., Ran]) -> None:
     out = run("info").out
-    for words in ("commit_prefix", "M parameters", "threshold", "p=0.9", "islands=4.0, stuck=first"):
+    for words in ("commit_prefix", "2.08 M parameters", "threshold", "p=0.9", "islands=4.0, stuck=first"):
         assert words in out
     assert "unavailable" not in out
 
@@ -281,7 +281,7 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
         ("Invalid cache: expected 'prefix', 'block', 'dual' or 'none'", ["generate", "x", "--cache", "some"]),
         ("Invalid cache: 'dual' expects a block_length", ["generate", "x", "--cache", "dual"]),
         ("Invalid blocks: 'sliding' expects a block_length", ["generate", "x", "--blocks", "sliding"]),
-        ("Invalid max_new_tokens: expected at most ", ["generate", "x", "--max-new-tokens", "999"]),
+        ("Invalid max_new_tokens: expected at most 638", ["generate", "x", "--max-new-tokens", "999"]),
         ("Invalid delimiters: expected text, code", ["generate", "x", "--delimiters", "foo"]),
         ("Invalid device: expected one such as cpu", ["generate", "x", "--device", "foo"]),
         ("Invalid dtype: expected float32", ["generate", "x", "--dtype", "foo"]),
