@@ -7,7 +7,7 @@ import torch
 
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import FROM_CHECKPOINT
-from lsp.tiny.training.cuts import FIRST_WEIGHT, ISLANDS, Row, fade, islands, lay_out, shown, window
+from lsp.tiny.training.cuts import FIRST_WEIGHT, ISLANDS, Row, fade, islands, lay_out, seen_from_cache, shown, window
 from lsp.tiny.training.data import WINDOW, Batches
 from lsp.tiny.training.model import Config, TinyModel
 
@@ -51,7 +51,7 @@ def test_the_first_token_of_a_segment_weighs_most_and_the_others_fade(rows):
 def test_islands_are_shown_near_a_cut_and_never_right_behind_it(rows):
     generator = torch.Generator().manual_seed(0)
     behind = torch.arange(40).repeat(500, 1)
-    found = shown(behind, islands(500, 0.5, generator)[:, None], generator)
+    found = shown(behind, islands(500, 0.5, 0, generator)[0][:, None], generator)
     assert 0.4 < found.any(1).float().mean() < 0.6
     assert found[:, 1:ISLANDS].any(0).all()
     assert not found[:, 0].any()
@@ -65,9 +65,43 @@ def test_islands_are_shown_near_a_cut_and_never_right_behind_it(rows):
 
 def test_rows_get_islands_behind_their_own_cuts(rows):
     generator = torch.Generator().manual_seed(0)
-    many = [row.with_islands(1.0, generator) for row in rows for _ in range(50)]
+    none = torch.zeros(20, dtype=torch.bool)
+    many = [row.with_islands(1.0, 0, none[: len(row.tokens)], generator) for row in rows for _ in range(50)]
     assert any(row.islands.any() for row in many)
     assert not any((row.islands & row.cuts).any() for row in many)
+
+
+def test_where_the_easy_comes_first_results_stay_hidden_and_more_of_the_rest_is_shown():
+    generator = torch.Generator().manual_seed(0)
+    order = torch.arange(20)
+    row, results = Row(order, 3, order, order == 3), order % 2 == 0
+    some, easy_first = (
+        torch.stack([row.with_islands(1.0, hard, results, generator).islands for _ in range(300)]).float()
+        for hard in (0, 1)
+    )
+    assert some[:, results & (order > 3)].mean() == pytest.approx(1 / 2, abs=0.07)
+    assert not easy_first[:, results].any()
+    assert easy_first[:, ~results & (order > 3)].mean() == pytest.approx(2 / 3, abs=0.07)
+
+
+def test_a_held_prefix_sees_no_later_block_but_the_masks_and_the_rest_sees_everything():
+    prompts, cuts = torch.tensor([4, 4]), torch.tensor([60, 80])
+    masked = torch.zeros(2, 80, dtype=torch.bool)
+    masked[0, 60:] = True
+    masked[0, 65] = False  # an island
+    whole = []
+    for seed in range(20):
+        seen = seen_from_cache(prompts, cuts, masked, torch.Generator().manual_seed(seed))
+        assert seen[1].all()
+        assert seen[0, 60:].all() and seen[0, :, 60:][:, masked[0, 60:]].all()
+        assert seen[0, :4, :4].all() and not seen[0, :4, 4:60].any() and not seen[0, :4, 65].any()
+        answer = seen[0, 4:60, 4:60]
+        assert answer.tril().sum() == 56 * 57 // 2  # the past
+        ahead = answer.sum(1) - torch.arange(56) - 1  # of its own block
+        assert (ahead.diff() >= -1).all()
+        whole.append((answer.all(1).sum(), ahead.max()))
+    assert all(0 < begun < 25 for begun, _ in whole)
+    assert all(5 <= most for _, most in whole)
 
 
 def test_a_segment_is_predicted_as_after_a_cut(rows, model):

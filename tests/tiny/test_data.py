@@ -8,7 +8,7 @@ import torch
 from lsp.tiny.tasks import REGION, TASKS, region, split_of
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import ANNOUNCES, FIRST, FROM_CHECKPOINT, FROM_NOTHING
-from lsp.tiny.training.cuts import hide_line
+from lsp.tiny.training.cuts import ISLANDS, hide_line
 from lsp.tiny.training.data import LINE_ENDS, POOL, WEIGHT_CAP, Batches
 
 CURRICULA = {"from nothing": FROM_NOTHING, "from a checkpoint": FROM_CHECKPOINT}
@@ -230,3 +230,23 @@ def test_drills_hide_one_token_of_every_fact_and_show_what_gives_it(tokenizer, c
             assert [str(int(eval(left))) for left, _ in facts] == [result for _, result in facts]
             for word, (left, result) in zip(hidden, facts, strict=True):
                 assert word in left.split() if kind == "inverse" else word == result
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_late_batches_show_islands_without_results_and_prefixes_as_a_cache_holds_them(tokenizer, task):
+    """Rows that are held in part are masked to their end but for islands near the cut."""
+    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
+    last = FROM_CHECKPOINT.stages[-1].first_step
+    held = with_islands = 0
+    for step in range(last, last + 80):
+        batch = batches.batch(task, step)
+        sees_all = batch.visible[:, 0].all(2).all(1)
+        for row in (~sees_all).nonzero()[:, 0]:
+            masked = batch.masked[row]
+            first = int(masked.nonzero()[0])
+            assert batch.visible[row, 0, first:].all() and batch.visible[row, 0][:, masked].all()
+            assert masked[first + ISLANDS :].all()
+            held += 1
+            with_islands += int((~masked[first:]).any())
+    assert held > 5
+    assert with_islands > 0

@@ -18,6 +18,9 @@ LINE_CUT, RESULT_CUT, OTHER_CUT = 0.7, 0.25, 0.02
 ISLANDS = 20
 """How far behind a cut tokens are shown, if some are."""
 
+CACHED_BLOCK = 6, 25
+"""Tokens that a cache takes in at a time: from, below."""
+
 FIRST_WEIGHT = 3.0
 """Of the first token of a segment, the next that a decoder commits."""
 
@@ -50,16 +53,40 @@ def hide_line(targets: Tensor, prompts: Tensor, ends: Tensor, eos_id: int, gener
     return lines == chosen[:, None]
 
 
-def islands(groups: int, share: float, generator: torch.Generator) -> Tensor:
-    """For each cut how likely a token behind it is shown all the same: any density in a share of the groups, else 0."""
+def islands(groups: int, share: float, hard: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """For each cut how likely a token behind it is shown all the same, and whether no result is.
+
+    Any density in a share of the groups, else 0. In the part `hard` of these the density is higher and results stay
+    hidden, bool.
+    """
     density, chosen = torch.rand(2, groups, generator=generator)
-    return torch.where(chosen < share, density, 0.0)
+    easy_first = torch.zeros(groups, dtype=torch.bool)
+    if hard:
+        easy_first = torch.rand(groups, generator=generator) < hard
+    return torch.where(chosen < share, torch.where(easy_first, density.sqrt(), density), 0.0), easy_first
 
 
 def shown(behind: Tensor, density: Tensor, generator: torch.Generator) -> Tensor:
     """Which tokens, so far behind a cut, are shown as if a decoder had committed them there; never the first, bool."""
     near = (behind > 0) & (behind < ISLANDS)
     return near & (torch.rand(behind.shape, generator=generator) < density)
+
+
+def seen_from_cache(prompts: Tensor, cuts: Tensor, masked: Tensor, generator: torch.Generator) -> Tensor:
+    """Who sees whom where a cache holds the prefix of a cut, [B, T, T] bool; rows whose cut is the end see everything.
+
+    The prompt and every whole block of the answer before the cut were computed when all behind them was masked: they
+    see no later block, but the masks.
+    """
+    rows, width = masked.shape
+    length = torch.randint(*CACHED_BLOCK, (rows,), generator=generator)
+    phase = (torch.rand(rows, generator=generator) * length).long()
+    behind = torch.arange(width) - prompts[:, None]
+    block = torch.where(behind < 0, -1, (behind + phase[:, None]) // length[:, None])
+    held = block < block.gather(1, cuts.clamp(max=width - 1)[:, None])
+    held &= (cuts < width)[:, None]
+    earlier = block[:, None, :] <= block[:, :, None]
+    return ~held[:, :, None] | earlier | masked[:, None, :]
 
 
 def choose_cuts(row: Tensor, prompt: int, lines: Tensor, results: Tensor, generator: torch.Generator) -> Tensor:
@@ -88,11 +115,12 @@ class Row:
         order = torch.arange(len(self.tokens))
         return order - torch.where(self.cuts, order, 0).cummax(0).values
 
-    def with_islands(self, share: float, generator: torch.Generator) -> "Row":
+    def with_islands(self, share: float, hard: float, results: Tensor, generator: torch.Generator) -> "Row":
         """The same with islands in a share of the segments."""
         segment = self.cuts.cumsum(0)
-        density = islands(int(segment[-1]) + 1, share, generator)[segment]
-        return replace(self, islands=shown(self.behind, density, generator))
+        density, easy_first = islands(int(segment[-1]) + 1, share, hard, generator)
+        visible = shown(self.behind, density[segment], generator)
+        return replace(self, islands=visible & ~(easy_first[segment] & results))
 
 
 def window(row: Tensor, prompt: int, lines: Tensor, most: int, generator: torch.Generator) -> tuple[Tensor, int]:

@@ -25,7 +25,18 @@ from torch import Tensor
 from lsp.tiny.tasks import MAX_NUMBER, draw, region, traces
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import ANNOUNCES, FROM_NOTHING, Curriculum, Recipe
-from lsp.tiny.training.cuts import Batch, Row, choose_cuts, fade, hide_line, islands, lay_out, shown, window
+from lsp.tiny.training.cuts import (
+    Batch,
+    Row,
+    choose_cuts,
+    fade,
+    hide_line,
+    islands,
+    lay_out,
+    seen_from_cache,
+    shown,
+    window,
+)
 
 WEIGHT_CAP = 8.0
 POOL = 8
@@ -116,6 +127,9 @@ DRILLS = {
     "traces": Drill(_trace_drills, ("  #",), _from_a_value),
 }
 
+VERDICT_CHANCE = 4.0
+"""Of a cut before a verdict, beside one before a value: there are fewer verdicts, and they are harder."""
+
 WINDOW = 10
 """Lines of a trace in a row with parallel cuts."""
 
@@ -175,19 +189,23 @@ class Batches:
         targets = torch.full((len(examples), width), self.eos_id)
         for row, (ids, _) in zip(targets, examples, strict=True):
             row[: len(ids)] = torch.tensor(ids)
-        masked, weights = self._mask(targets, prompts, task, recipe, generator)
+        masked, weights, cuts = self._mask(targets, prompts, task, recipe, generator)
         draws = torch.rand(len(examples), generator=generator)
         if recipe.results:
             hidden = self._hide_results(targets, prompts, ANNOUNCES[task], generator)
-            self._replace(targets, prompts, masked, weights, draws < recipe.results, hidden)
+            self._replace(targets, prompts, masked, weights, cuts, draws < recipe.results, hidden)
         if recipe.choices:
             hidden = self._hide_choices(targets, prompts, generator)
-            self._replace(targets, prompts, masked, weights, draws > 1 - recipe.choices, hidden)
+            self._replace(targets, prompts, masked, weights, cuts, draws > 1 - recipe.choices, hidden)
         if recipe.infill:
             hidden = hide_line(targets, prompts, self._signs(LINE_ENDS[task]), self.eos_id, generator)
-            self._replace(targets, prompts, masked, weights, (draws - 0.5).abs() < recipe.infill / 2, hidden)
+            self._replace(targets, prompts, masked, weights, cuts, (draws - 0.5).abs() < recipe.infill / 2, hidden)
+        visible = None
+        if recipe.stale:
+            cuts[torch.rand(len(examples), generator=generator) >= recipe.stale] = width
+            visible = seen_from_cache(prompts, cuts, masked, generator)[:, None]
         inputs = targets.masked_fill(masked, self.mask_id)
-        return Batch(inputs, targets, masked, weights, sum(len(i) + 1 - p for i, p in examples))
+        return Batch(inputs, targets, masked, weights, sum(len(i) + 1 - p for i, p in examples), visible)
 
     def parallel(self, task: str, step: int) -> Batch:
         """Answers with parallel cuts."""
@@ -204,7 +222,9 @@ class Batches:
             cuts = choose_cuts(row, given, lines, self._results(row[None], task)[0], generator)
             rows.append(Row(row, given, places, cuts))
         if recipe.islands:
-            rows = [row.with_islands(recipe.islands, generator) for row in rows]
+            share, hard = recipe.islands, recipe.hard
+            hidden = [self._results(row.tokens[None], task)[0] for row in rows]
+            rows = [row.with_islands(share, hard, some, generator) for row, some in zip(rows, hidden, strict=True)]
         return lay_out(rows, self.mask_id, self.eos_id)
 
     def drill(self, step: int) -> Batch:
@@ -247,12 +267,19 @@ class Batches:
         return choices & (torch.rand(targets.shape, generator=generator) < ratio)
 
     def _replace(
-        self, targets: Tensor, prompts: Tensor, masked: Tensor, weights: Tensor, chosen: Tensor, hidden: Tensor
+        self,
+        targets: Tensor,
+        prompts: Tensor,
+        masked: Tensor,
+        weights: Tensor,
+        cuts: Tensor,
+        chosen: Tensor,
+        hidden: Tensor,
     ) -> None:
         """Give the chosen rows these masks instead, if they hide anything, at the weight of the whole answer."""
         chosen = chosen & hidden.any(1)
         lengths = (targets != self.eos_id).sum(1) - prompts + 1
-        masked[chosen] = hidden[chosen]
+        masked[chosen], cuts[chosen] = hidden[chosen], targets.shape[1]
         weights[chosen] = (lengths / hidden.sum(1)).clamp(max=WEIGHT_CAP)[chosen, None]
 
     def _examples(self, task: str, step: int, recipe: Recipe, part: str = "") -> list[tuple[list[int], int]]:
@@ -292,8 +319,11 @@ class Batches:
         task: str,
         recipe: Recipe,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
-        """Masked positions and their weights: 1/t for random masks, the like for suffixes."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Masked positions, their weights, 1/t for random masks and the like for suffixes, and where rows are cut.
+
+        A row of random masks is cut at its end.
+        """
         rows, width = targets.shape
         positions = torch.arange(width)
         region = positions >= prompts[:, None]
@@ -312,7 +342,10 @@ class Batches:
         cut = prompts + (uniform(rows) * (lengths + 1)).long()
         if recipe.result_cut:
             results = self._results(targets, task) & region
-            picked = torch.multinomial(results.float(), 1, generator=generator)[:, 0]
+            chances = results.float()
+            if recipe.hard:
+                chances[torch.isin(targets, self._signs(VERDICTS)) & region] = VERDICT_CHANCE
+            picked = torch.multinomial(chances, 1, generator=generator)[:, 0]
             cut = torch.where(uniform(rows) < recipe.result_cut, picked, cut)
         if recipe.name_cut:
             cut = torch.where(uniform(rows) < recipe.name_cut, prompts + 1, cut)
@@ -329,8 +362,11 @@ class Batches:
             weights[suffix] *= fade(positions - cut[suffix, None], recipe.horizon)
         if recipe.islands:
             behind = positions - cut[:, None]
-            density = islands(rows, recipe.islands, generator)[:, None]
-            masked &= ~(suffix[:, None] & shown(behind, density, generator))
+            density, easy_first = islands(rows, recipe.islands, recipe.hard, generator)
+            visible = shown(behind, density[:, None], generator)
+            if recipe.hard:
+                visible &= ~(easy_first[:, None] & self._results(targets, task))
+            masked &= ~(suffix[:, None] & visible)
         # the first masked token is what such a decoder commits next
         weights[suffix, cut[suffix]] = WEIGHT_CAP
 
@@ -338,4 +374,4 @@ class Batches:
         masked[empty, prompts[empty]] = True
         tail = (targets == self.eos_id) & region
         weights = torch.where(tail, weights * (3 * rows / tail.sum().clamp(min=3 * rows)), weights)
-        return masked, weights
+        return masked, weights, torch.where(suffix, cut, width)
