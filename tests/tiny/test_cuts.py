@@ -93,15 +93,18 @@ def test_a_held_prefix_sees_no_later_block_but_the_masks_and_the_rest_sees_every
     for seed in range(20):
         seen = seen_from_cache(prompts, cuts, masked, torch.Generator().manual_seed(seed))
         assert seen[1].all()
-        assert seen[0, 60:].all() and seen[0, :, 60:][:, masked[0, 60:]].all()
-        assert seen[0, :4, :4].all() and not seen[0, :4, 4:60].any() and not seen[0, :4, 65].any()
+        assert seen[0, 60:].all()
+        assert seen[0, :, 60:][:, masked[0, 60:]].all()
+        assert seen[0, :4, :4].all()
+        assert not seen[0, :4, 4:60].any()
+        assert not seen[0, :4, 65].any()
         answer = seen[0, 4:60, 4:60]
         assert answer.tril().sum() == 56 * 57 // 2  # the past
         ahead = answer.sum(1) - torch.arange(56) - 1  # of its own block
         assert (ahead.diff() >= -1).all()
         whole.append((answer.all(1).sum(), ahead.max()))
     assert all(0 < begun < 25 for begun, _ in whole)
-    assert all(5 <= most for _, most in whole)
+    assert all(most >= 5 for _, most in whole)
 
 
 def test_a_segment_is_predicted_as_after_a_cut(rows, model):

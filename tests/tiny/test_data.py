@@ -244,7 +244,8 @@ def test_late_batches_show_islands_without_results_and_prefixes_as_a_cache_holds
         for row in (~sees_all).nonzero()[:, 0]:
             masked = batch.masked[row]
             first = int(masked.nonzero()[0])
-            assert batch.visible[row, 0, first:].all() and batch.visible[row, 0][:, masked].all()
+            assert batch.visible[row, 0, first:].all()
+            assert batch.visible[row, 0][:, masked].all()
             assert masked[first + ISLANDS :].all()
             held += 1
             with_islands += int((~masked[first:]).any())
