@@ -21,6 +21,7 @@ FLAGS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
+    "--disable-features=BackForwardCache",  # pages that were left would count as memory of the one that is open
 )
 TIMEOUT = 60.0
 KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Tab": 9, "Enter": 13, " ": 32}
