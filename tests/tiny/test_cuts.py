@@ -7,11 +7,12 @@ import torch
 
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import FROM_CHECKPOINT
-from lsp.tiny.training.cuts import FIRST_WEIGHT, ISLANDS, Row, fade, islands, lay_out, seen_from_cache, shown, window
+from lsp.tiny.training.cuts import FIRST_WEIGHT, ISLANDS, Islands, Row, fade, lay_out, line_of, seen_from_cache, window
 from lsp.tiny.training.data import WINDOW, Batches
 from lsp.tiny.training.model import Config, TinyModel
 
 MASK, EOS = 0, 1
+ENDS = torch.tensor([9])
 
 
 def cuts(length, *places):
@@ -51,7 +52,8 @@ def test_the_first_token_of_a_segment_weighs_most_and_the_others_fade(rows):
 def test_islands_are_shown_near_a_cut_and_never_right_behind_it(rows):
     generator = torch.Generator().manual_seed(0)
     behind = torch.arange(40).repeat(500, 1)
-    found = shown(behind, islands(500, 0.5, 0, generator)[0][:, None], generator)
+    nothing = torch.zeros(behind.shape, dtype=torch.long)
+    found = Islands.draw(500, 0.5, 0, generator)[:, None].shown(behind, generator, nothing > 0, nothing)
     assert 0.4 < found.any(1).float().mean() < 0.6
     assert found[:, 1:ISLANDS].any(0).all()
     assert not found[:, 0].any()
@@ -66,22 +68,28 @@ def test_islands_are_shown_near_a_cut_and_never_right_behind_it(rows):
 def test_rows_get_islands_behind_their_own_cuts(rows):
     generator = torch.Generator().manual_seed(0)
     none = torch.zeros(20, dtype=torch.bool)
-    many = [row.with_islands(1.0, 0, none[: len(row.tokens)], generator) for row in rows for _ in range(50)]
+    many = [row.with_islands(1.0, 0, none[: len(row.tokens)], ENDS, generator) for row in rows for _ in range(50)]
     assert any(row.islands.any() for row in many)
     assert not any((row.islands & row.cuts).any() for row in many)
 
 
-def test_where_the_easy_comes_first_results_stay_hidden_and_more_of_the_rest_is_shown():
+def test_where_the_easy_comes_first_results_stay_hidden_and_often_all_else_of_the_line_is_shown():
     generator = torch.Generator().manual_seed(0)
     order = torch.arange(20)
     row, results = Row(order, 3, order, order == 3), order % 2 == 0
-    some, easy_first = (
-        torch.stack([row.with_islands(1.0, hard, results, generator).islands for _ in range(300)]).float()
+    some, easy = (
+        torch.stack([row.with_islands(1.0, hard, results, ENDS, generator).islands for _ in range(400)])
         for hard in (0, 1)
     )
-    assert some[:, results & (order > 3)].mean() == pytest.approx(1 / 2, abs=0.07)
-    assert not easy_first[:, results].any()
-    assert easy_first[:, ~results & (order > 3)].mean() == pytest.approx(2 / 3, abs=0.07)
+    assert some[:, results & (order > 3)].float().mean() == pytest.approx(1 / 2, abs=0.07)
+    assert not easy[:, results].any()
+    whole_line = (easy == (~results & (order <= 9)))[:, 4:].all(1)
+    assert whole_line.float().mean() == pytest.approx(1 / 2, abs=0.07)
+    assert easy[~whole_line][:, ~results & (order > 3)].float().mean() == pytest.approx(2 / 3, abs=0.07)
+
+
+def test_a_line_ends_with_what_ends_it():
+    assert line_of(torch.tensor([[4, 9, 5, 6, 9, 9, 7]]), ENDS).tolist() == [[0, 0, 1, 1, 1, 2, 3]]
 
 
 def test_a_held_prefix_sees_no_later_block_but_the_masks_and_the_rest_sees_everything():

@@ -190,7 +190,7 @@ CONTINUED = (
     Stage(
         10144,
         {task: replace(recipe, islands=0.3, stale=0.4) for task, recipe in OLD.items()}
-        | {"traces": replace(CANVAS, full=0.35, result_cut=0.45, step_cut=0.25, stale=0.6, **AS_DECODED)},
+        | {"traces": replace(CANVAS, full=0.35, result_cut=0.6, step_cut=0.2, stale=0.6, **AS_DECODED)},
         {**STATEMENTS, "traces": 8},
         {
             "traces": replace(PARALLEL, batch=4, levels=(), **AS_DECODED),

@@ -8,6 +8,7 @@ holds a few lines only, where they stand: attention to all of it would cost more
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,23 +54,45 @@ def hide_line(targets: Tensor, prompts: Tensor, ends: Tensor, eos_id: int, gener
     return lines == chosen[:, None]
 
 
-def islands(groups: int, share: float, hard: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For each cut how likely a token behind it is shown all the same, and whether no result is.
+@dataclass
+class Islands:
+    """What may be shown behind cuts, one for each group, as if a decoder had committed it there; never the first token.
 
-    Any density in a share of the groups, else 0. In the part `hard` of these the density is higher and results stay
-    hidden, bool.
+    `density` is how likely a token behind a cut is shown. Where the easy comes first, no result is; where only what is
+    sure comes first, nothing but the rest of the cut's own line is, without its results, at density 1.
     """
-    density, chosen = torch.rand(2, groups, generator=generator)
-    easy_first = torch.zeros(groups, dtype=torch.bool)
-    if hard:
-        easy_first = torch.rand(groups, generator=generator) < hard
-    return torch.where(chosen < share, torch.where(easy_first, density.sqrt(), density), 0.0), easy_first
+
+    density: Tensor  # [G]
+    easy_first: Tensor  # [G] bool
+    sure_first: Tensor  # [G] bool
+
+    @classmethod
+    def draw(cls, groups: int, share: float, hard: float, generator: torch.Generator) -> "Islands":
+        """Any density in a share of the groups, else 0; in the part `hard` of these the easy or sure come first."""
+        density, chosen = torch.rand(2, groups, generator=generator)
+        easy_first = sure_first = torch.zeros(groups, dtype=torch.bool)
+        if hard:
+            easy_first, sure_first = torch.rand(2, groups, generator=generator) < torch.tensor([[hard], [0.5]])
+            sure_first = sure_first & easy_first
+        density = torch.where(sure_first, 1.0, torch.where(easy_first, density.sqrt(), density))
+        return cls(torch.where(chosen < share, density, 0.0), easy_first, sure_first)
+
+    def __getitem__(self, group: Any) -> "Islands":
+        return Islands(self.density[group], self.easy_first[group], self.sure_first[group])
+
+    def shown(self, behind: Tensor, generator: torch.Generator, results: Tensor, line: Tensor) -> Tensor:
+        """Which tokens, so far behind their cut and in that line, are shown, bool like `behind`."""
+        at = (torch.arange(behind.shape[-1]) - behind).clamp(min=0, max=behind.shape[-1] - 1)
+        near = (behind > 0) & (behind < ISLANDS)
+        drawn = torch.rand(behind.shape, generator=generator) < self.density
+        own_line = line == line.gather(-1, at)
+        return near & drawn & ~(self.easy_first & results) & ~(self.sure_first & ~own_line)
 
 
-def shown(behind: Tensor, density: Tensor, generator: torch.Generator) -> Tensor:
-    """Which tokens, so far behind a cut, are shown as if a decoder had committed them there; never the first, bool."""
-    near = (behind > 0) & (behind < ISLANDS)
-    return near & (torch.rand(behind.shape, generator=generator) < density)
+def line_of(tokens: Tensor, ends: Tensor) -> Tensor:
+    """The number of each token's line, to which what ends it belongs."""
+    end = torch.isin(tokens, ends).long()
+    return end.cumsum(-1) - end
 
 
 def seen_from_cache(prompts: Tensor, cuts: Tensor, masked: Tensor, generator: torch.Generator) -> Tensor:
@@ -115,12 +138,13 @@ class Row:
         order = torch.arange(len(self.tokens))
         return order - torch.where(self.cuts, order, 0).cummax(0).values
 
-    def with_islands(self, share: float, hard: float, results: Tensor, generator: torch.Generator) -> "Row":
+    def with_islands(
+        self, share: float, hard: float, results: Tensor, ends: Tensor, generator: torch.Generator
+    ) -> "Row":
         """The same with islands in a share of the segments."""
         segment = self.cuts.cumsum(0)
-        density, easy_first = islands(int(segment[-1]) + 1, share, hard, generator)
-        visible = shown(self.behind, density[segment], generator)
-        return replace(self, islands=visible & ~(easy_first[segment] & results))
+        some = Islands.draw(int(segment[-1]) + 1, share, hard, generator)[segment]
+        return replace(self, islands=some.shown(self.behind, generator, results, line_of(self.tokens, ends)))
 
 
 def window(row: Tensor, prompt: int, lines: Tensor, most: int, generator: torch.Generator) -> tuple[Tensor, int]:

@@ -23,14 +23,14 @@ from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import ANNOUNCES, FROM_NOTHING, Curriculum, Recipe
 from lsp.tiny.training.cuts import (
     Batch,
+    Islands,
     Row,
     choose_cuts,
     fade,
     hide_line,
-    islands,
     lay_out,
+    line_of,
     seen_from_cache,
-    shown,
     window,
 )
 from lsp.tiny.training.drills import DRILLS
@@ -40,7 +40,7 @@ POOL = 8
 """Steps that share one pool of examples, which is sorted by length before it is cut."""
 
 VERDICTS = (" yes", " no")
-VERDICT_CHANCE = 4.0
+VERDICT_CHANCE = 8.0
 """Of a cut before a verdict, beside one before a value: there are fewer verdicts, and they are harder."""
 
 WINDOW = 10
@@ -137,7 +137,9 @@ class Batches:
         if recipe.islands:
             share, hard = recipe.islands, recipe.hard
             hidden = [self._results(row.tokens[None], task)[0] for row in rows]
-            rows = [row.with_islands(share, hard, some, generator) for row, some in zip(rows, hidden, strict=True)]
+            rows = [
+                row.with_islands(share, hard, some, lines, generator) for row, some in zip(rows, hidden, strict=True)
+            ]
         return lay_out(rows, self.mask_id, self.eos_id)
 
     def drill(self, step: int) -> Batch:
@@ -275,10 +277,9 @@ class Batches:
             weights[suffix] *= fade(positions - cut[suffix, None], recipe.horizon)
         if recipe.islands:
             behind = positions - cut[:, None]
-            density, easy_first = islands(rows, recipe.islands, recipe.hard, generator)
-            visible = shown(behind, density[:, None], generator)
-            if recipe.hard:
-                visible &= ~(easy_first[:, None] & self._results(targets, task))
+            some = Islands.draw(rows, recipe.islands, recipe.hard, generator)[:, None]
+            results = self._results(targets, task)
+            visible = some.shown(behind, generator, results, line_of(targets, self._signs(LINE_ENDS[task])))
             masked &= ~(suffix[:, None] & visible)
         # the first masked token is what such a decoder commits next
         weights[suffix, cut[suffix]] = WEIGHT_CAP
