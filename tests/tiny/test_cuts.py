@@ -6,13 +6,24 @@ import pytest
 import torch
 
 from lsp.tiny.training import tokenizer as tokens
-from lsp.tiny.training.curriculum import FROM_CHECKPOINT
-from lsp.tiny.training.cuts import FIRST_WEIGHT, ISLANDS, Islands, Row, fade, lay_out, line_of, seen_from_cache, window
+from lsp.tiny.training.curriculum import CURRICULA
+from lsp.tiny.training.cuts import (
+    BLOCK,
+    FIRST_WEIGHT,
+    ISLANDS,
+    Row,
+    block_cuts,
+    fade,
+    islands,
+    lay_out,
+    seen_from_cache,
+    shown,
+    window,
+)
 from lsp.tiny.training.data import WINDOW, Batches
 from lsp.tiny.training.model import Config, TinyModel
 
 MASK, EOS = 0, 1
-ENDS = torch.tensor([9])
 
 
 def cuts(length, *places):
@@ -33,7 +44,7 @@ def model():
 
 
 def test_a_row_holds_the_answer_twice_at_the_same_places(rows):
-    batch = lay_out(rows, MASK, EOS)
+    batch, _ = lay_out(rows, MASK, EOS)
     assert batch.inputs[0].tolist() == [5, 6, 7, 11, 12, 13, 14, EOS, *[MASK] * 5]
     assert batch.targets[0, 8:].tolist() == [11, 12, 13, 14, EOS]
     assert batch.positions[0].tolist() == [*range(8), *range(3, 8)]
@@ -43,7 +54,7 @@ def test_a_row_holds_the_answer_twice_at_the_same_places(rows):
 
 
 def test_the_first_token_of_a_segment_weighs_most_and_the_others_fade(rows):
-    batch = lay_out(rows, MASK, EOS)
+    batch, _ = lay_out(rows, MASK, EOS)
     weak = fade(torch.tensor(1), 12).item()
     assert batch.weights[0, 8:].tolist() == pytest.approx([FIRST_WEIGHT, weak, FIRST_WEIGHT, FIRST_WEIGHT, weak])
     assert fade(torch.tensor([0, 24, 5000]), 24).tolist() == pytest.approx([1.0, 0.5, 0.1])
@@ -52,44 +63,39 @@ def test_the_first_token_of_a_segment_weighs_most_and_the_others_fade(rows):
 def test_islands_are_shown_near_a_cut_and_never_right_behind_it(rows):
     generator = torch.Generator().manual_seed(0)
     behind = torch.arange(40).repeat(500, 1)
-    nothing = torch.zeros(behind.shape, dtype=torch.long)
-    found = Islands.draw(500, 0.5, 0, generator)[:, None].shown(behind, generator, nothing > 0, nothing)
+    found = shown(behind, islands(500, 0.5, generator)[:, None], generator)
     assert 0.4 < found.any(1).float().mean() < 0.6
     assert found[:, 1:ISLANDS].any(0).all()
     assert not found[:, 0].any()
     assert not found[:, ISLANDS:].any()
     (row, _) = rows
     row = replace(row, islands=cuts(8, 4, 7))
-    batch = lay_out([row], MASK, EOS)
+    batch, _ = lay_out([row], MASK, EOS)
     assert batch.inputs[0, 8:].tolist() == [MASK, 12, MASK, MASK, EOS]
     assert batch.masked[0].nonzero()[:, 0].tolist() == [8, 10, 11]
 
 
 def test_rows_get_islands_behind_their_own_cuts(rows):
     generator = torch.Generator().manual_seed(0)
-    none = torch.zeros(20, dtype=torch.bool)
-    many = [row.with_islands(1.0, 0, none[: len(row.tokens)], ENDS, generator) for row in rows for _ in range(50)]
+    many = [row.with_islands(1.0, generator) for row in rows for _ in range(50)]
     assert any(row.islands.any() for row in many)
     assert not any((row.islands & row.cuts).any() for row in many)
 
 
-def test_where_the_easy_comes_first_results_stay_hidden_and_often_all_else_of_the_line_is_shown():
-    generator = torch.Generator().manual_seed(0)
-    order = torch.arange(20)
-    row, results = Row(order, 3, order, order == 3), order % 2 == 0
-    some, easy = (
-        torch.stack([row.with_islands(1.0, hard, results, ENDS, generator).islands for _ in range(400)])
-        for hard in (0, 1)
-    )
-    assert some[:, results & (order > 3)].float().mean() == pytest.approx(1 / 2, abs=0.07)
-    assert not easy[:, results].any()
-    whole_line = (easy == (~results & (order <= 9)))[:, 4:].all(1)
-    assert whole_line.float().mean() == pytest.approx(1 / 2, abs=0.07)
-    assert easy[~whole_line][:, ~results & (order > 3)].float().mean() == pytest.approx(2 / 3, abs=0.07)
+def test_blocks_begin_behind_the_prompt_and_are_counted_from_there_in_a_window_too():
+    whole = torch.arange(3 + 2 * BLOCK + 5)
+    assert block_cuts(whole, 3, 3).nonzero()[:, 0].tolist() == [3, 3 + BLOCK, 3 + 2 * BLOCK]
+    seen = torch.cat([whole[:3], whole[10:]])  # the given ones end at 14
+    assert seen[block_cuts(seen, 3, 7)].tolist() == [14, 3 + BLOCK, 3 + 2 * BLOCK]
 
 
-def test_a_line_ends_with_what_ends_it():
-    assert line_of(torch.tensor([[4, 9, 5, 6, 9, 9, 7]]), ENDS).tolist() == [[0, 0, 1, 1, 1, 2, 3]]
+def test_segments_are_numbered_over_the_rows_whose_surest_tokens_are_shown(rows):
+    first, second = rows
+    plain, shown_first = replace(second, in_blocks=False), replace(first, in_blocks=True)
+    _, blocks = lay_out([shown_first, plain, replace(second, in_blocks=True)], MASK, EOS)
+    assert blocks[0].tolist() == [-1] * 8 + [0, 0, 1, 2, 2]
+    assert (blocks[1] == -1).all()
+    assert blocks[2].tolist() == [-1] * 8 + [3, 3, 4, 4, -1]
 
 
 def test_a_held_prefix_sees_no_later_block_but_the_masks_and_the_rest_sees_everything():
@@ -117,7 +123,7 @@ def test_a_held_prefix_sees_no_later_block_but_the_masks_and_the_rest_sees_every
 
 def test_a_segment_is_predicted_as_after_a_cut(rows, model):
     """Each segment alone: the prompt and the answer before it, in the same segments, and its own masks."""
-    batch = lay_out(rows, MASK, EOS)
+    batch, _ = lay_out(rows, MASK, EOS)
     logits = model.ff_out(model.hidden(batch.inputs, batch.visible, batch.positions))
     for i, one in enumerate(rows):
         row, prompt, starts = one.tokens, one.given, one.cuts
@@ -132,7 +138,7 @@ def test_a_segment_is_predicted_as_after_a_cut(rows, model):
 
 
 def test_nothing_of_a_segment_or_behind_it_can_be_seen(rows, model):
-    batch = lay_out(rows, MASK, EOS)
+    batch, _ = lay_out(rows, MASK, EOS)
     before = model.hidden(batch.inputs, batch.visible, batch.positions)
     changed = batch.inputs.clone()
     changed[0, 5:8] = 29  # the answer from the second cut on
@@ -143,7 +149,7 @@ def test_nothing_of_a_segment_or_behind_it_can_be_seen(rows, model):
 
 
 def test_training_and_inference_see_the_same(rows, model):
-    batch = lay_out(rows, MASK, EOS)
+    batch, _ = lay_out(rows, MASK, EOS)
     arguments = batch.inputs, batch.visible, batch.positions
     torch.testing.assert_close(model.train().hidden(*arguments), model.eval().hidden(*arguments), atol=1e-5, rtol=1e-5)
 
@@ -163,12 +169,12 @@ def test_a_window_shows_some_lines_where_they_stand_and_gives_the_first():
 def test_a_window_is_predicted_at_its_places(rows, model):
     """Moved by the same distance, prompt and answer attend as before; the answer alone does not."""
     rows[0].places = torch.tensor([0, 1, 2, 53, 54, 55, 56, 57])
-    apart = lay_out(rows, MASK, EOS)
+    apart, _ = lay_out(rows, MASK, EOS)
     assert apart.positions[0, 8:].tolist() == [53, 54, 55, 56, 57]
     rows[0].places = rows[0].places + 100
-    moved = lay_out(rows, MASK, EOS)
+    moved, _ = lay_out(rows, MASK, EOS)
     rows[0].places = torch.arange(8)
-    together = lay_out(rows, MASK, EOS)
+    together, _ = lay_out(rows, MASK, EOS)
     one, other, third = (model.hidden(b.inputs, b.visible, b.positions)[0, 8:] for b in (apart, moved, together))
     torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(one, third, atol=1e-3)
@@ -176,11 +182,11 @@ def test_a_window_is_predicted_at_its_places(rows, model):
 
 def test_the_parallel_batches_of_a_step_are_whole_traces_cut_at_lines_and_values():
     tokenizer = tokens.build(100)
-    batches = Batches(tokenizer, 0, 1, curriculum=FROM_CHECKPOINT)
+    batches = Batches(tokenizer, 0, 1, curriculum=CURRICULA["traces"])
     begun, starts, ends = [], 0, 0
     for step in range(16):
         batch = batches.parallel("traces", step)
-        again = Batches(tokenizer, 0, 1, curriculum=FROM_CHECKPOINT).parallel("traces", step)
+        again = Batches(tokenizer, 0, 1, curriculum=CURRICULA["traces"]).parallel("traces", step)
         assert torch.equal(batch.inputs, again.inputs)
         for targets, masked, weights in zip(batch.targets, batch.masked, batch.weights, strict=True):
             words = [tokenizer.id_to_token(i) for i in targets[masked].tolist()]
@@ -199,7 +205,7 @@ def test_the_parallel_batches_of_a_step_are_whole_traces_cut_at_lines_and_values
 
 def test_programs_with_parallel_cuts_are_whole_and_cut_at_lines_and_results():
     tokenizer = tokens.build(100)
-    batches, begun = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT), []
+    batches, begun = Batches(tokenizer, 0, 0, curriculum=CURRICULA["traces"]), []
     for step in range(8):
         batch = batches.parallel("code", step)
         for targets, masked, weights in zip(batch.targets, batch.masked, batch.weights, strict=True):

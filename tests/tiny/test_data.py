@@ -7,11 +7,9 @@ import torch
 
 from lsp.tiny.tasks import REGION, TASKS, region, split_of
 from lsp.tiny.training import tokenizer as tokens
-from lsp.tiny.training.curriculum import ANNOUNCES, FIRST, FROM_CHECKPOINT, FROM_NOTHING
-from lsp.tiny.training.cuts import ISLANDS, hide_line
+from lsp.tiny.training.curriculum import ANNOUNCES, CURRICULA, FIRST
+from lsp.tiny.training.cuts import BLOCK, ISLANDS, hide_line
 from lsp.tiny.training.data import LINE_ENDS, POOL, WEIGHT_CAP, Batches
-
-CURRICULA = {"from nothing": FROM_NOTHING, "from a checkpoint": FROM_CHECKPOINT}
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +28,11 @@ def test_batches_depend_on_seed_rank_and_step_alone(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("task", "curriculum"), [*((t, FROM_NOTHING) for t in TASKS[:4]), *((t, FROM_CHECKPOINT) for t in TASKS)]
+    ("task", "curriculum"),
+    [(t, name) for name in CURRICULA for t in (TASKS[:4] if name == "first" else TASKS)],
 )
 def test_masks_hide_answers_and_never_prompts(tokenizer, task, curriculum):
-    batches = Batches(tokenizer, 0, 0, curriculum=curriculum)
+    batches = Batches(tokenizer, 0, 0, curriculum=CURRICULA[curriculum])
     for step in range(20):
         batch = batches.batch(task, step)
         assert batch.masked.any(1).all()
@@ -153,8 +152,8 @@ def test_countdown_trains_on_larger_numbers_too_and_never_on_a_test_problem(toke
 
 
 def test_some_batches_of_traces_show_their_longer_region(tokenizer):
-    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
-    last = FROM_CHECKPOINT.stages[-1].first_step
+    batches = Batches(tokenizer, 0, 0, curriculum=CURRICULA["traces"])
+    last = CURRICULA["traces"].stages[-1].first_step
     shown = [batches.batch("traces", last + step).targets for step in range(40)]
     full = [int(prompts_of(tokenizer, t).max()) + region("traces") == t.shape[1] for t in shown]
     assert 3 < sum(full) < 20
@@ -162,7 +161,7 @@ def test_some_batches_of_traces_show_their_longer_region(tokenizer):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_both_templates_are_trained(tokenizer, task):
-    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
+    batches = Batches(tokenizer, 0, 0, curriculum=CURRICULA["traces"])
     texts = [tokenizer.decode(row.tolist()) for step in range(64) for row in batches.batch(task, step).targets]
     second = ("How", "Fill", "Make", "Given", "Run")
     share = sum(text.startswith(second) for text in texts) / len(texts)
@@ -171,7 +170,7 @@ def test_both_templates_are_trained(tokenizer, task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_infilling_hides_one_whole_line_and_shows_everything_else(tokenizer, task):
-    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
+    batches = Batches(tokenizer, 0, 0, curriculum=CURRICULA["traces"])
     ends = {tokens.token_id(tokenizer, word) for word in LINE_ENDS[task]}
     starts = set()
     for step in range(12):
@@ -190,7 +189,7 @@ def test_infilling_hides_one_whole_line_and_shows_everything_else(tokenizer, tas
 
 
 def test_the_training_gets_infilling_masks_with_something_on_their_right(tokenizer):
-    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
+    batches = Batches(tokenizer, 0, 0, curriculum=CURRICULA["traces"])
     newline = tokens.token_id(tokenizer, "\n")
     found = 0
     for step in range(80):
@@ -233,12 +232,11 @@ def test_drills_hide_one_token_of_every_fact_and_show_what_gives_it(tokenizer, c
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_late_batches_show_islands_without_results_and_prefixes_as_a_cache_holds_them(tokenizer, task):
+def test_the_last_run_shows_islands_and_prefixes_as_a_cache_holds_them(tokenizer, task):
     """Rows that are held in part are masked to their end but for islands near the cut."""
-    batches = Batches(tokenizer, 0, 0, curriculum=FROM_CHECKPOINT)
-    last = FROM_CHECKPOINT.stages[-1].first_step
+    batches = Batches(tokenizer, 0, 0, curriculum=CURRICULA["decoded"])
     held = with_islands = 0
-    for step in range(last, last + 80):
+    for step in range(160):
         batch = batches.batch(task, step)
         sees_all = batch.visible[:, 0].all(2).all(1)
         for row in (~sees_all).nonzero()[:, 0]:
@@ -251,3 +249,36 @@ def test_late_batches_show_islands_without_results_and_prefixes_as_a_cache_holds
             with_islands += int((~masked[first:]).any())
     assert held > 5
     assert with_islands > 0
+
+
+def test_blocks_of_traces_begin_where_a_decoder_begins_them_and_are_all_masked(tokenizer):
+    batches, found = Batches(tokenizer, 0, 0, curriculum=CURRICULA["decoded"]), 0
+    for step in range(20):
+        batch = batches.batch("traces", step)
+        if batch.blocks is None:
+            continue
+        for prompt, blocks, masked in zip(
+            prompts_of(tokenizer, batch.targets), batch.blocks, batch.masked, strict=True
+        ):
+            places = (blocks >= 0).nonzero()[:, 0]
+            if len(places):
+                assert (places[0] - prompt) % BLOCK == 0
+                assert places.tolist() == list(range(places[0], min(places[0] + BLOCK, len(blocks))))
+                assert masked[places[0] :].all()
+                assert not masked[: places[0]].any()
+                found += 1
+        assert ((batch.shares >= 0) & (batch.shares < 1)).all()
+    assert found > 10
+
+
+def test_parallel_batches_of_the_last_run_have_blocks_and_cuts(tokenizer):
+    batches, in_blocks, rows = Batches(tokenizer, 0, 0, curriculum=CURRICULA["decoded"]), 0, 0
+    for step in range(8):
+        batch = batches.parallel("traces", step)
+        chosen = batch.blocks >= 0
+        assert batch.masked[chosen].all()
+        assert len(batch.shares) == batch.blocks.max() + 1
+        assert torch.bincount(batch.blocks[chosen]).max() == BLOCK
+        in_blocks += int(chosen.any(1).sum())
+        rows += len(batch.inputs)
+    assert 0.6 < in_blocks / rows < 0.9

@@ -17,7 +17,7 @@ import lsp
 from lsp.tiny import CHECKPOINT
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training import train
-from lsp.tiny.training.curriculum import FROM_CHECKPOINT, FROM_NOTHING
+from lsp.tiny.training.curriculum import CURRICULA
 from lsp.tiny.training.model import Config, TinyModel
 from tests.support import ROOT
 
@@ -73,6 +73,7 @@ class Runs(NamedTuple):
 
     whole: Path
     killed: Path
+    curriculum: str
     steps: int
     learned: Sequence[str]  # parts whose loss falls
 
@@ -85,14 +86,14 @@ def ran_twice(whole: Path, killed: Path, *given: str, steps: int) -> None:
     assert uninterrupted.wait() == 0
 
 
-@pytest.fixture(scope="module", params=["from nothing", "from a checkpoint"])
+@pytest.fixture(scope="module", params=["first", "decoded"])
 def runs(tmp_path_factory, request) -> Runs:
     whole, killed, first = (tmp_path_factory.mktemp(name) for name in ("whole", "killed", "first"))
-    if request.param == "from nothing":
+    if request.param == "first":
         ran_twice(whole, killed, steps=STEPS)
-        return Runs(whole, killed, STEPS, list(FROM_NOTHING.stages[0].recipes))
-    ran_twice(whole, killed, "--start", str(untrained(first)), steps=FEW)
-    return Runs(whole, killed, FEW, [])  # so few steps, all with a small rate, teach nothing yet
+        return Runs(whole, killed, request.param, STEPS, list(CURRICULA["first"].stages[0].recipes))
+    ran_twice(whole, killed, "--start", str(untrained(first)), "--curriculum", request.param, steps=FEW)
+    return Runs(whole, killed, request.param, FEW, [])  # so few steps, all with a small rate, teach nothing yet
 
 
 def untrained(folder: Path) -> Path:
@@ -115,7 +116,7 @@ def test_the_loss_of_every_task_falls(runs):
 
 
 def test_the_log_names_every_part_of_the_curriculum(runs):
-    first = (FROM_NOTHING if runs.learned else FROM_CHECKPOINT).stages[0]
+    first = CURRICULA[runs.curriculum].stages[0]
     parts = [*first.recipes, *(f"parallel {task}" for task in first.parallel), "drill"]
     (*_, last) = re.findall(r"step.*", (runs.whole / "log.txt").read_text())
     assert re.findall(r"((?:parallel )?[a-z]+) \d+\.\d{3}", last) == parts

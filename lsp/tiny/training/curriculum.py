@@ -11,8 +11,9 @@ The second run starts from what the first has made and gives most of its time to
 ones, then all, then mostly long ones; the other tasks stay in every step, so that they are kept. From the
 first step on there are drills of single statements: verdicts are the last thing about traces that it learns. Late
 stages show more canvases that are masked to their end, because what follows a cut should not depend on how many masks
-do, and *islands* behind the cuts: tokens that a decoder has committed before those in front of them. The last stage
-shows both as they are met in decoding: islands without the results, which Full leaves to the end of a block, and a
+do, and *islands* behind the cuts: tokens that a decoder has committed before those in front of them.
+
+The third run shows what decoding meets: blocks of which the model itself has chosen what is shown (`surest`), and a
 prefix that was computed block by block, while all behind a block was masked.
 A stage begins at a multiple of `data.POOL`, so that a resumed run cuts the same batches.
 """
@@ -37,7 +38,7 @@ class Recipe:
     tail: int = 24  # longest random run of end-of-sequence after the answers
     infill: float = 0.0  # share of the examples of which one line or sentence is hidden instead
     islands: float = 0.0  # share of cuts behind which some tokens are shown
-    hard: float = 0.0  # share of these that show no result, as a decoder that begins with what is easy
+    blocks: float = 0.0  # share of suffixes or rows of which the model itself shows what it is surest of, by blocks
     stale: float = 0.0  # share of cuts before which each block is as a cache holds it
     horizon: int = 0  # tokens over which the weight of a suffix fades, if it does
     reworded: float = 0.0  # share of the prompts in the second template
@@ -165,8 +166,6 @@ CANVAS = replace(
     TRACES, batch=5, full_batch=3, full=0.3, suffix=0.85, result_cut=0.3, step_cut=0.3, islands=0.5, levels=LONG
 )
 
-AS_DECODED = {"hard": 0.6, "islands": 0.65}
-
 CONTINUED = (
     Stage(0, {**OLD, "traces": TRACES}, STATEMENTS, {"traces": PARALLEL, "code": PROGRAMS}),
     Stage(
@@ -187,17 +186,23 @@ CONTINUED = (
         {**STATEMENTS, "traces": 8},
         {"traces": replace(PARALLEL, batch=4, levels=LONG, islands=0.4), "code": replace(PROGRAMS, islands=0.4)},
     ),
+)
+
+DECODED = (
     Stage(
-        10144,
+        0,
         {task: replace(recipe, islands=0.3, stale=0.4) for task, recipe in OLD.items()}
-        | {"traces": replace(CANVAS, full=0.35, result_cut=0.6, step_cut=0.2, stale=0.6, **AS_DECODED)},
+        | {"traces": replace(CANVAS, batch=4, full_batch=2, stale=0.7, blocks=0.7)},
         {**STATEMENTS, "traces": 8},
         {
-            "traces": replace(PARALLEL, batch=4, levels=(), **AS_DECODED),
-            "code": replace(PROGRAMS, islands=0.4),
+            "traces": replace(PARALLEL, batch=7, levels=LONG, islands=0.4, blocks=0.75),
+            "code": replace(PROGRAMS, batch=3, islands=0.4, blocks=0.4),
         },
     ),
 )
 
-FROM_NOTHING = Curriculum(FIRST, steps=3400)
-FROM_CHECKPOINT = Curriculum(CONTINUED, steps=16000, rate=0.6)
+CURRICULA = {
+    "first": Curriculum(FIRST, steps=3400),
+    "traces": Curriculum(CONTINUED, steps=10144, rate=0.6),
+    "decoded": Curriculum(DECODED, steps=6000, rate=0.4),
+}

@@ -8,7 +8,6 @@ holds a few lines only, where they stand: attention to all of it would cost more
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,9 @@ LINE_CUT, RESULT_CUT, OTHER_CUT = 0.7, 0.25, 0.02
 
 ISLANDS = 20
 """How far behind a cut tokens are shown, if some are."""
+
+BLOCK = 16
+"""Tokens of a block of which the model itself shows the surest."""
 
 CACHED_BLOCK = 6, 25
 """Tokens that a cache takes in at a time: from, below."""
@@ -37,6 +39,8 @@ class Batch:
     answer_tokens: int
     visible: Tensor | None = None  # [B, 1, T, T] bool, what each position may attend to
     positions: Tensor | None = None  # [B, T], where each token stands if not in its order
+    blocks: Tensor | None = None  # [B, T], the number of the block whose surest tokens are to be shown, -1: of none
+    shares: Tensor | None = None  # [blocks], how much of each
 
 
 def fade(distance: Tensor, horizon: int) -> Tensor:
@@ -54,45 +58,16 @@ def hide_line(targets: Tensor, prompts: Tensor, ends: Tensor, eos_id: int, gener
     return lines == chosen[:, None]
 
 
-@dataclass
-class Islands:
-    """What may be shown behind cuts, one for each group, as if a decoder had committed it there; never the first token.
-
-    `density` is how likely a token behind a cut is shown. Where the easy comes first, no result is; where only what is
-    sure comes first, nothing but the rest of the cut's own line is, without its results, at density 1.
-    """
-
-    density: Tensor  # [G]
-    easy_first: Tensor  # [G] bool
-    sure_first: Tensor  # [G] bool
-
-    @classmethod
-    def draw(cls, groups: int, share: float, hard: float, generator: torch.Generator) -> "Islands":
-        """Any density in a share of the groups, else 0; in the part `hard` of these the easy or sure come first."""
-        density, chosen = torch.rand(2, groups, generator=generator)
-        easy_first = sure_first = torch.zeros(groups, dtype=torch.bool)
-        if hard:
-            easy_first, sure_first = torch.rand(2, groups, generator=generator) < torch.tensor([[hard], [0.5]])
-            sure_first = sure_first & easy_first
-        density = torch.where(sure_first, 1.0, torch.where(easy_first, density.sqrt(), density))
-        return cls(torch.where(chosen < share, density, 0.0), easy_first, sure_first)
-
-    def __getitem__(self, group: Any) -> "Islands":
-        return Islands(self.density[group], self.easy_first[group], self.sure_first[group])
-
-    def shown(self, behind: Tensor, generator: torch.Generator, results: Tensor, line: Tensor) -> Tensor:
-        """Which tokens, so far behind their cut and in that line, are shown, bool like `behind`."""
-        at = (torch.arange(behind.shape[-1]) - behind).clamp(min=0, max=behind.shape[-1] - 1)
-        near = (behind > 0) & (behind < ISLANDS)
-        drawn = torch.rand(behind.shape, generator=generator) < self.density
-        own_line = line == line.gather(-1, at)
-        return near & drawn & ~(self.easy_first & results) & ~(self.sure_first & ~own_line)
+def islands(groups: int, share: float, generator: torch.Generator) -> Tensor:
+    """For each cut how likely a token behind it is shown all the same: any density in a share of the groups, else 0."""
+    density, chosen = torch.rand(2, groups, generator=generator)
+    return torch.where(chosen < share, density, 0.0)
 
 
-def line_of(tokens: Tensor, ends: Tensor) -> Tensor:
-    """The number of each token's line, to which what ends it belongs."""
-    end = torch.isin(tokens, ends).long()
-    return end.cumsum(-1) - end
+def shown(behind: Tensor, density: Tensor, generator: torch.Generator) -> Tensor:
+    """Which tokens, so far behind a cut, are shown as if a decoder had committed them there; never the first, bool."""
+    near = (behind > 0) & (behind < ISLANDS)
+    return near & (torch.rand(behind.shape, generator=generator) < density)
 
 
 def seen_from_cache(prompts: Tensor, cuts: Tensor, masked: Tensor, generator: torch.Generator) -> Tensor:
@@ -122,6 +97,14 @@ def choose_cuts(row: Tensor, prompt: int, lines: Tensor, results: Tensor, genera
     return cuts
 
 
+def block_cuts(places: Tensor, prompt: int, given: int) -> Tensor:
+    """The same where the segments are the blocks of a decoder, which begin behind the prompt, [T] bool."""
+    begins = (places - prompt) % BLOCK == 0
+    begins[:given] = False
+    begins[given] = True
+    return begins
+
+
 @dataclass
 class Row:
     """Tokens, how many of them are given, where each stands, which begin a segment, and which are islands."""
@@ -131,6 +114,7 @@ class Row:
     places: Tensor
     cuts: Tensor
     islands: Tensor | None = None
+    in_blocks: bool = False  # whether the model shows what is surest of each segment
 
     @property
     def behind(self) -> Tensor:
@@ -138,13 +122,11 @@ class Row:
         order = torch.arange(len(self.tokens))
         return order - torch.where(self.cuts, order, 0).cummax(0).values
 
-    def with_islands(
-        self, share: float, hard: float, results: Tensor, ends: Tensor, generator: torch.Generator
-    ) -> "Row":
+    def with_islands(self, share: float, generator: torch.Generator) -> "Row":
         """The same with islands in a share of the segments."""
         segment = self.cuts.cumsum(0)
-        some = Islands.draw(int(segment[-1]) + 1, share, hard, generator)[segment]
-        return replace(self, islands=some.shown(self.behind, generator, results, line_of(self.tokens, ends)))
+        density = islands(int(segment[-1]) + 1, share, generator)[segment]
+        return replace(self, islands=shown(self.behind, density, generator))
 
 
 def window(row: Tensor, prompt: int, lines: Tensor, most: int, generator: torch.Generator) -> tuple[Tensor, int]:
@@ -162,13 +144,14 @@ def window(row: Tensor, prompt: int, lines: Tensor, most: int, generator: torch.
     return kept, prompt + (begins[first + 1] - begins[first] if first else 0)
 
 
-def lay_out(batch: list[Row], mask_id: int, eos_id: int) -> Batch:
-    """The batch of these rows, with the answers twice."""
+def lay_out(batch: list[Row], mask_id: int, eos_id: int) -> tuple[Batch, Tensor]:
+    """The batch of these rows, with the answers twice, and the blocks of which the model shows the surest."""
     clean = max(len(row.tokens) for row in batch)
     shape = len(batch), clean + max(len(row.tokens) - row.given for row in batch)
     targets, inputs = torch.full(shape, eos_id), torch.full(shape, eos_id)
     positions, segments = torch.zeros(shape, dtype=torch.long), torch.full(shape, -1)
     masked, weights = torch.zeros(shape, dtype=torch.bool), torch.ones(shape)
+    blocks = torch.full(shape, -1)
     for i, row in enumerate(batch):
         length = len(row.tokens)
         copy = slice(clean, clean + length - row.given)
@@ -178,9 +161,11 @@ def lay_out(batch: list[Row], mask_id: int, eos_id: int) -> Batch:
             inputs[i, part] = row.tokens[source]
         masked[i, copy] = True if row.islands is None else ~row.islands[row.given :]
         weights[i, copy] = torch.where(row.behind == 0, FIRST_WEIGHT, fade(row.behind, 12))[row.given :]
+        if row.in_blocks:
+            blocks[i, copy] = segments[i, copy] + blocks.max()
     inputs[masked] = mask_id
     visible = _visible(segments, clean)
-    return Batch(inputs, targets, masked, weights, int(masked.sum()), visible[:, None], positions)
+    return Batch(inputs, targets, masked, weights, int(masked.sum()), visible[:, None], positions), blocks
 
 
 def _visible(segments: Tensor, clean: int) -> Tensor:

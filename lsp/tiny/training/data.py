@@ -13,6 +13,7 @@ learn the number facts. `curriculum` says how much of each.
 """
 
 import random
+from dataclasses import replace
 
 import torch
 from tokenizers import Tokenizer
@@ -20,17 +21,19 @@ from torch import Tensor
 
 from lsp.tiny.tasks import MAX_NUMBER, draw, region
 from lsp.tiny.training import tokenizer as tokens
-from lsp.tiny.training.curriculum import ANNOUNCES, FROM_NOTHING, Curriculum, Recipe
+from lsp.tiny.training.curriculum import ANNOUNCES, CURRICULA, Curriculum, Recipe
 from lsp.tiny.training.cuts import (
+    BLOCK,
     Batch,
-    Islands,
     Row,
+    block_cuts,
     choose_cuts,
     fade,
     hide_line,
+    islands,
     lay_out,
-    line_of,
     seen_from_cache,
+    shown,
     window,
 )
 from lsp.tiny.training.drills import DRILLS
@@ -40,9 +43,6 @@ POOL = 8
 """Steps that share one pool of examples, which is sorted by length before it is cut."""
 
 VERDICTS = (" yes", " no")
-VERDICT_CHANCE = 8.0
-"""Of a cut before a verdict, beside one before a value: there are fewer verdicts, and they are harder."""
-
 WINDOW = 10
 """Lines of a trace in a row with parallel cuts."""
 
@@ -68,7 +68,7 @@ class Batches:
         seed: int,
         rank: int,
         scale: float = 1.0,
-        curriculum: Curriculum = FROM_NOTHING,
+        curriculum: Curriculum = CURRICULA["first"],
     ):
         self.tokenizer, self.seed, self.rank, self.scale = tokenizer, seed, rank, scale
         self.curriculum = curriculum
@@ -102,7 +102,7 @@ class Batches:
         targets = torch.full((len(examples), width), self.eos_id)
         for row, (ids, _) in zip(targets, examples, strict=True):
             row[: len(ids)] = torch.tensor(ids)
-        masked, weights, cuts = self._mask(targets, prompts, task, recipe, generator)
+        masked, weights, cuts, in_blocks = self._mask(targets, prompts, task, recipe, generator)
         draws = torch.rand(len(examples), generator=generator)
         if recipe.results:
             hidden = self._hide_results(targets, prompts, ANNOUNCES[task], generator)
@@ -113,12 +113,23 @@ class Batches:
         if recipe.infill:
             hidden = hide_line(targets, prompts, self._signs(LINE_ENDS[task]), self.eos_id, generator)
             self._replace(targets, prompts, masked, weights, cuts, (draws - 0.5).abs() < recipe.infill / 2, hidden)
-        visible = None
+        blocks, visible = torch.full(targets.shape, -1), None
+        if recipe.blocks:
+            behind = torch.arange(width) - cuts[:, None]
+            here = in_blocks[:, None] & (behind >= 0) & (behind < BLOCK)
+            blocks[here] = torch.arange(len(examples))[:, None].expand(blocks.shape)[here]
         if recipe.stale:
             cuts[torch.rand(len(examples), generator=generator) >= recipe.stale] = width
             visible = seen_from_cache(prompts, cuts, masked, generator)[:, None]
         inputs = targets.masked_fill(masked, self.mask_id)
-        return Batch(inputs, targets, masked, weights, sum(len(i) + 1 - p for i, p in examples), visible)
+        batch = Batch(inputs, targets, masked, weights, sum(len(i) + 1 - p for i, p in examples), visible)
+        return self._shares(batch, blocks, generator)
+
+    def _shares(self, batch: Batch, blocks: Tensor, generator: torch.Generator) -> Batch:
+        """The batch with these blocks, if there are any, and how much of each the model is to show."""
+        if (blocks < 0).all():
+            return batch
+        return replace(batch, blocks=blocks, shares=torch.rand(int(blocks.max()) + 1, generator=generator).sqrt())
 
     def parallel(self, task: str, step: int) -> Batch:
         """Answers with parallel cuts."""
@@ -132,15 +143,15 @@ class Batches:
             row = torch.tensor([*ids, self.eos_id])
             places, given = window(row, prompt, lines, WINDOW, generator)
             row = row[places]
-            cuts = choose_cuts(row, given, lines, self._results(row[None], task)[0], generator)
-            rows.append(Row(row, given, places, cuts))
-        if recipe.islands:
-            share, hard = recipe.islands, recipe.hard
-            hidden = [self._results(row.tokens[None], task)[0] for row in rows]
-            rows = [
-                row.with_islands(share, hard, some, lines, generator) for row, some in zip(rows, hidden, strict=True)
-            ]
-        return lay_out(rows, self.mask_id, self.eos_id)
+            in_blocks = recipe.blocks > 0 and float(torch.rand(1, generator=generator)) < recipe.blocks
+            if in_blocks:
+                cuts = block_cuts(places, prompt, given)
+            else:
+                cuts = choose_cuts(row, given, lines, self._results(row[None], task)[0], generator)
+            one = Row(row, given, places, cuts, in_blocks=in_blocks)
+            rows.append(one.with_islands(recipe.islands, generator) if recipe.islands and not in_blocks else one)
+        batch, blocks = lay_out(rows, self.mask_id, self.eos_id)
+        return self._shares(batch, blocks, generator)
 
     def drill(self, step: int) -> Batch:
         """Rows of unrelated equations or statements, a part of each hidden."""
@@ -234,10 +245,10 @@ class Batches:
         task: str,
         recipe: Recipe,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Masked positions, their weights, 1/t for random masks and the like for suffixes, and where rows are cut.
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Masked positions, their weights, where rows are cut, and whether the model shows what is surest behind it.
 
-        A row of random masks is cut at its end.
+        Weights are 1/t for random masks, the like for suffixes. A row of random masks is cut at its end.
         """
         rows, width = targets.shape
         positions = torch.arange(width)
@@ -257,10 +268,7 @@ class Batches:
         cut = prompts + (uniform(rows) * (lengths + 1)).long()
         if recipe.result_cut:
             results = self._results(targets, task) & region
-            chances = results.float()
-            if recipe.hard:
-                chances[torch.isin(targets, self._signs(VERDICTS)) & region] = VERDICT_CHANCE
-            picked = torch.multinomial(chances, 1, generator=generator)[:, 0]
+            picked = torch.multinomial(results.float(), 1, generator=generator)[:, 0]
             cut = torch.where(uniform(rows) < recipe.result_cut, picked, cut)
         if recipe.name_cut:
             cut = torch.where(uniform(rows) < recipe.name_cut, prompts + 1, cut)
@@ -269,6 +277,10 @@ class Batches:
             ends[torch.arange(rows), prompts - 1] = True
             picked = torch.multinomial(ends.float(), 1, generator=generator)[:, 0] + 1
             cut = torch.where(uniform(rows) < recipe.step_cut, picked, cut)
+        in_blocks = torch.zeros(rows, dtype=torch.bool)
+        if recipe.blocks:
+            in_blocks = uniform(rows) < recipe.blocks
+            cut = torch.where(in_blocks, cut - (cut - prompts) % BLOCK, cut)
         suffix = uniform(rows) < recipe.suffix
         masked = torch.where(suffix[:, None], (positions >= cut[:, None]) & region, masked)
         share = (lengths + 1) / (prompts + lengths + 1 - cut)
@@ -277,10 +289,8 @@ class Batches:
             weights[suffix] *= fade(positions - cut[suffix, None], recipe.horizon)
         if recipe.islands:
             behind = positions - cut[:, None]
-            some = Islands.draw(rows, recipe.islands, recipe.hard, generator)[:, None]
-            results = self._results(targets, task)
-            visible = some.shown(behind, generator, results, line_of(targets, self._signs(LINE_ENDS[task])))
-            masked &= ~(suffix[:, None] & visible)
+            density = islands(rows, recipe.islands, generator).masked_fill(in_blocks, 0)[:, None]
+            masked &= ~(suffix[:, None] & shown(behind, density, generator))
         # the first masked token is what such a decoder commits next
         weights[suffix, cut[suffix]] = WEIGHT_CAP
 
@@ -288,4 +298,4 @@ class Batches:
         masked[empty, prompts[empty]] = True
         tail = (targets == self.eos_id) & region
         weights = torch.where(tail, weights * (3 * rows / tail.sum().clamp(min=3 * rows)), weights)
-        return masked, weights, torch.where(suffix, cut, width)
+        return masked, weights, torch.where(suffix, cut, width), in_blocks

@@ -1,6 +1,7 @@
 """Train the embedded model: `python -m lsp.tiny.training.train --out RUN`.
 
-From nothing it learns four tasks, with --start FOLDER it goes on from a checkpoint and learns traces too.
+From nothing it learns four tasks, `--curriculum traces --start FOLDER` goes on from there and learns traces too, and
+`--curriculum decoded --start FOLDER` goes on with what decoding meets.
 
 Two processes of one thread each share every step over gloo. Muon updates the matrices of the
 blocks, AdamW everything else. The state is saved every few minutes; the same command resumes
@@ -31,11 +32,12 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from lsp.tiny.training import tokenizer as tokens
-from lsp.tiny.training.curriculum import FROM_CHECKPOINT, FROM_NOTHING
+from lsp.tiny.training.curriculum import CURRICULA
 from lsp.tiny.training.cuts import Batch
 from lsp.tiny.training.data import Batches
 from lsp.tiny.training.model import Config, Group, TinyModel
 from lsp.tiny.training.start import start_from
+from lsp.tiny.training.surest import show_surest
 
 MUON_RATE = 0.01
 ADAM_RATE = 3e-3
@@ -61,6 +63,7 @@ class Options:
     d_model: int
     n_layers: int
     start: Path | None = None
+    curriculum: str = "first"
 
 
 class InFloat32(TorchFunctionMode):
@@ -96,7 +99,7 @@ class Trainer:
             mlp_hidden_size=3 * options.d_model,
         )
         self.model = TinyModel(config).train()
-        self.curriculum = FROM_CHECKPOINT if options.start else FROM_NOTHING
+        self.curriculum = CURRICULA[options.curriculum]
         if options.start:
             start_from(self.model, tokenizer, options.start)
         self.bfloat16 = torch.cpu._is_avx512_bf16_supported() and not options.float32
@@ -129,7 +132,7 @@ class Trainer:
             for group in optimiser.param_groups:
                 group["lr"] = base * self.curriculum.rate * max(rate, 0.0)
         batches, weights = zip(*(self.batches.part(part, self.step) for part in self.parts), strict=True)
-        losses = self.losses(batches)
+        losses = self.losses([show_surest(batch, self.probabilities) for batch in batches])
         (losses @ torch.tensor(weights) / (len(self.parts) - 1)).backward()
         self.tokens += sum(batch.inputs.numel() for batch in batches)
         self._average_gradients()
@@ -142,8 +145,8 @@ class Trainer:
         self.step += 1
         return losses.detach()
 
-    def losses(self, batches: Sequence[Batch]) -> Tensor:
-        """Of each batch the weighted cross entropy of the masked positions, per answer token.
+    def logits(self, batches: Sequence[Batch], at: Sequence[Tensor]) -> Tensor:
+        """Those of the positions `at` in each batch, [N, V].
 
         Rows and steps are filled up to few lengths, because products of a new shape are compiled first.
         """
@@ -151,15 +154,22 @@ class Trainer:
         filling = Group.of(torch.zeros(-sum(group.ids.numel() for group in groups) % 512, 1, dtype=torch.long))
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
             *hidden, _ = self.model.hidden_of([*groups, filling])
-            masked = torch.cat(
-                [h[:, : batch.masked.shape[1]][batch.masked] for h, batch in zip(hidden, batches, strict=True)]
-            )
-            logits = self.model.ff_out(masked)
+            asked = torch.cat([h[:, : some.shape[1]][some] for h, some in zip(hidden, at, strict=True)])
+            logits: Tensor = self.model.ff_out(asked)
+        return logits.float()
+
+    @torch.no_grad()
+    def probabilities(self, batch: Batch, at: Tensor) -> Tensor:
+        return self.logits([batch], [at]).softmax(-1)
+
+    def losses(self, batches: Sequence[Batch]) -> Tensor:
+        """Of each batch the weighted cross entropy of the masked positions, per answer token."""
+        logits = self.logits(batches, [batch.masked for batch in batches])
         targets, weights = (
             torch.cat([each[batch.masked] for each, batch in zip(some, batches, strict=True)])
             for some in ([batch.targets for batch in batches], [batch.weights for batch in batches])
         )
-        each = F.cross_entropy(logits.float(), targets, reduction="none") * weights
+        each = F.cross_entropy(logits, targets, reduction="none") * weights
         parts = each.split([int(batch.masked.sum()) for batch in batches])
         return torch.stack([part.sum() / batch.answer_tokens for part, batch in zip(parts, batches, strict=True)])
 
@@ -300,6 +310,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--start", type=Path, help="checkpoint to go on from")
+    parser.add_argument("--curriculum", choices=list(CURRICULA), default="first", help="what the run shows")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=int, help="length of the run; by default that of the curriculum")
     length.add_argument("--minutes", type=float, help="length of the run by the clock")
