@@ -11,12 +11,13 @@ import typer
 
 from lsp.cli import compare as c
 from lsp.cli import options as o
-from lsp.evaluation import grid, results, verdict
+from lsp.evaluation import grid, infilling, results, verdict
 from lsp.evaluation.plot import plot as draw
 from lsp.evaluation.workers import PATIENCE, Workers
 from lsp.models.checkpoint import fingerprint
 from lsp.ranks import in_torchrun, leave, own_device, ranks_of
 from lsp.schedulers import LongestStablePrefix
+from lsp.tiny import known_tasks
 from lsp.tracing.printable import printable
 
 
@@ -49,11 +50,12 @@ def tune(
 ) -> None:
     """Runs a grid of schedulers and loop options, and says which of them beat the default of lsp generate.
 
-    Stop it at any time: the same command goes on where it was.
+    By default on all tasks of the embedded model and on in-filling. Stop it at any time: the same command goes on where
+    it was.
 
     \b
       lsp tune dev.jsonl --task code --task countdown
-      lsp tune test.jsonl --from dev.jsonl --split test --seed 1 --problems 300 --plot frontier.svg
+      lsp tune test.jsonl --from dev.jsonl --split test --seed 11 --problems 500 --plot frontier.svg
       torchrun --nproc-per-node 2 -m lsp tune dev.jsonl --task code --task infill --problems 100
 
     Processes of torchrun share the problems, each with the whole model; the first one writes.
@@ -65,7 +67,7 @@ def tune(
     candidates = grid.grid()
     seen = [row for path in start or () for row in results.read(path)]
     drawn = {"n": problems, "split": split, "seed": seed, "template": template}
-    sets = c.problem_sets(task, chat=o.wants_chat(model, chat), judge=judge, **drawn)
+    sets = c.problem_sets(task or (*known_tasks(), infilling.ALL), chat=o.wants_chat(model, chat), judge=judge, **drawn)
     device = str(own_device(device)) if in_torchrun() else device
     network, tokenizer = o.load_model(model, device=device, dtype=dtype, mask_id=mask_id, shifted=shifted)
     lengths = {each.name: o.region(model, max_new_tokens, each.region) for each in sets}

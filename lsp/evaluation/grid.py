@@ -33,11 +33,17 @@ from lsp.schedulers import (
     SchED,
     SlidingBlock,
     Threshold,
+    TopK,
 )
+from lsp.schedulers.timed import DreamOrder
 from lsp_kernels import PrefixRule
 
 UNSAID = {"template": 0}
 """What rows of earlier versions do not say."""
+
+
+OF_FAST_DLLM: tuple[Literal["none", "block", "dual"], ...] = ("none", "block", "dual")
+"""The caches that Fast-dLLM's code has, by our names."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +59,16 @@ class Candidate:
 
 
 def loops(*, all_at_once: bool = False) -> list[Options]:
-    """The grid of loop options, for every scheduler the same. To commit `all_at_once` needs all masks in a pass.
+    """The grid of loop options, for every scheduler the same; few for those that commit `all_at_once`, late.
 
     Without `refresh_scattered`: where nearly every pass scatters, that is ``cache="none"``.
     """
     whole, blocks = Options(), Options(block_length=16)
     out = [whole, replace(whole, cache="none"), blocks]
-    out += [replace(blocks, block_length=length, cache="block") for length in (16, 32)]
-    if not all_at_once:
-        out += [Options(lookahead=ahead, cache=cache) for ahead in (32, 64) for cache in ("prefix", "none")]
-        out += [Options(lookahead=64, recompute=16)]
-        out += [replace(blocks, block_length=length, cache="dual") for length in (16, 32)]
-    return out
+    if all_at_once:
+        return out
+    out += [replace(blocks, block_length=length, cache=c) for c in OF_FAST_DLLM for length in (16, 32)]
+    return [*out, *(Options(lookahead=ahead) for ahead in (32, 64)), Options(lookahead=64, cache="none")]
 
 
 def prefixes() -> list[LongestStablePrefix]:
@@ -95,9 +99,13 @@ def variants(preset: LongestStablePrefix) -> list[tuple[LongestStablePrefix, Opt
         *(replace(loop, lookahead=ahead) for ahead in (None, 32, 48, 96, 128)),
         *(replace(loop, recompute=last) for last in (8, 16, 32)),
         *(replace(once, recompute=last, lookahead=ahead) for last in (8, 24, 32) for ahead in (48, 64)),
-        replace(loop, refresh_every=4, refresh_scattered=False),
     ]
-    return [*((scheduler, loop) for scheduler in (preset, *schedulers)), *((preset, each) for each in around)]
+    paper = LongestStablePrefix.paper()
+    return [
+        (paper, paper.options),
+        *((scheduler, loop) for scheduler in (preset, *schedulers)),
+        *((preset, each) for each in around),
+    ]
 
 
 def rivals() -> dict[str, Sequence[Any]]:
@@ -110,8 +118,22 @@ def rivals() -> dict[str, Sequence[Any]]:
         "LocalLeap": [LocalLeap(*each) for each in ((0.9, 0.75), (0.95, 0.85), (0.98, 0.9), (0.99, 0.95))],
         "Less": [Less(*each) for each in ((0.75, 2), (0.9, 2), (0.95, 2), (0.98, 2))],
         "Klass": [Klass(*each) for each in ((0.9, 0.01), (0.6, 0.015), (0.95, 0.01), (0.9, 0.1), (0.98, 0.1))],
-        "Full": [Full()],
     }
+
+
+def token_by_token() -> list[tuple[Full, Options]]:
+    """Full, which is slow, with the loops that change what it answers: the length of the blocks and the cache."""
+    options = [Options(length, cache=cache) for length in (None, 16, 8) for cache in ("prefix", "none")]
+    return [(Full(), each) for each in (*options, Options(16, cache="block"))]
+
+
+def of_fixed_speed() -> list[tuple[str, Any, Options]]:
+    """What commits a given share in each pass: LLaDA with fewer steps, in its blocks, and Dream's orders."""
+    uncached = Options(cache="none")
+    return [
+        *(("TopK", TopK(k), replace(uncached, block_length=length)) for k in (2, 4) for length in (16, 32)),
+        *(("Dream", DreamOrder(alg, steps), uncached) for alg in ("entropy", "topk_margin") for steps in (16, 32, 64)),
+    ]
 
 
 def early_exits() -> dict[str, Sequence[Any]]:
@@ -143,8 +165,7 @@ def with_own_blocks() -> list[tuple[str, Any, Options]]:
 
 def as_fast_dllm() -> list[tuple[Threshold | Factor, Options]]:
     """Fast-dLLM's own loop: both its rules and caches, and a stop ends nothing, so that the tail is decoded."""
-    caches: tuple[Literal["block", "dual"], ...] = ("block", "dual")
-    own = [Options(length, cache=cache, stop_early=False) for length in (16, 32) for cache in caches]
+    own = [Options(length, cache=cache, stop_early=False) for length in (16, 32) for cache in OF_FAST_DLLM]
     rules: tuple[Threshold | Factor, ...] = (Threshold(), Factor())
     return [*product(rules, own)]
 
@@ -157,8 +178,8 @@ def grid() -> list[Candidate]:
         for family, schedulers in families.items()
         for scheduler, options in product(schedulers, loops(all_at_once=all_at_once))
     ]
-    pairs += [("Full", Full(), Options(block_length=8, cache=cache)) for cache in ("prefix", "none")]
-    pairs += with_own_blocks()
+    pairs += [("Full", scheduler, loop) for scheduler, loop in token_by_token()]
+    pairs += with_own_blocks() + of_fixed_speed()
     pairs += [("LSP", scheduler, loop) for scheduler, loop in variants(LongestStablePrefix())]
     pairs += [("Fast-dLLM", scheduler, loop) for scheduler, loop in as_fast_dllm()]
     out = [Candidate(family, Setting(describe(scheduler, loop), scheduler, loop)) for family, scheduler, loop in pairs]

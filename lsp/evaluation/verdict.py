@@ -14,7 +14,9 @@ from lsp.evaluation.plot import COSTS, frontier
 
 SHOWN = 4
 NO_RIVALS = ("LSP", "Full")
-FAST_DLLM = re.compile(r"(Threshold|Factor) block_length=\d+ cache=(block|dual)( stop_early=False)?")  # its p and f
+FAST_DLLM = re.compile(
+    r"(Threshold|Factor) block_length=\d+ cache=(none|block|dual)( stop_early=False)?"
+)  # its p and f
 CLOSE = 3.0  # points under the best Full, within which another one may be the best on fresh problems
 FAR = 10.0  # points under the preset, at which what costs no less will not reach it on fresh problems
 

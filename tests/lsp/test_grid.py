@@ -55,7 +55,7 @@ def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
         lsp.Options(block_length=8, cache=cache) for cache in ("prefix", "none")
     }
     for family in ("Prophet", "SchED"):
-        assert loops[family] == {o for o in grid.loops() if o.lookahead is None and o.cache != "dual"}
+        assert loops[family] == {lsp.Options(), lsp.Options(cache="none"), lsp.Options(block_length=16)}
     assert {options.blocks for options in loops["AdaBlock"]} == {"delimiter"}
     assert {options.blocks for options in loops["SlidingBlock"]} == {"sliding"}
     preset = lsp.LongestStablePrefix()
@@ -65,7 +65,7 @@ def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
 def test_the_rivals_are_run_as_their_authors_run_them() -> None:
     pairs = {(each.setting.scheduler, each.setting.options) for each in grid.grid()}
     for length in (16, 32):
-        for cache in ("block", "dual"):
+        for cache in ("none", "block", "dual"):
             blocks = {"block_length": length, "cache": cache}
             for scheduler in (lsp.Threshold(), lsp.Factor()):
                 assert (scheduler, lsp.Options(stop_early=False, **blocks)) in pairs
@@ -75,8 +75,10 @@ def test_the_rivals_are_run_as_their_authors_run_them() -> None:
         assert (scheduler, lsp.Options(cache="none")) in pairs
     for scheduler in (lsp.Prophet(), lsp.SchED(), lsp.SchED(7.5, 0.0, k=16.0)):
         assert (scheduler, lsp.Options(cache="none")) in pairs
-    for own in (lsp.AdaBlock(), lsp.SlidingBlock()):
+    for own in (lsp.AdaBlock(), lsp.SlidingBlock(), lsp.LongestStablePrefix.paper()):
         assert (own, own.options) in pairs
+    assert (DreamOrder("entropy", 64), lsp.Options(cache="none")) in pairs
+    assert (lsp.Full(), lsp.Options(16, cache="none")) in pairs
 
 
 def test_no_family_has_more_than_sixty_settings_and_each_can_run() -> None:
@@ -84,7 +86,7 @@ def test_no_family_has_more_than_sixty_settings_and_each_can_run() -> None:
     families = Counter(candidate.family for candidate in candidates)
     assert max(families.values()) <= 60, families
     shown = {type(scheduler) for scheduler in (candidate.setting.scheduler for candidate in candidates)}
-    not_tuned = {lsp.FixedPrefix, lsp.TopK, lsp.ScatteredMargin, DreamOrder}
+    not_tuned = {lsp.FixedPrefix, lsp.ScatteredMargin}
     assert {type(scheduler_of(name)) for name in NAMES} - shown == not_tuned
     for candidate in candidates:
         candidate.setting.scheduler.check(candidate.setting.options)
