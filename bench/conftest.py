@@ -12,7 +12,7 @@ import torch
 from bench import sizes
 from bench.ratios import Report, lines_of
 from bench.report.machine import machine
-from bench.report.run import Run, tables
+from bench.report.run import Run, put_aside, tables
 
 KEY = pytest.StashKey[Run]()
 
@@ -46,8 +46,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[KEY] = run
 
 
-def continued(path: Path) -> Run:
+def continued(path: Path | None) -> Run:
     """The run of a file, if it was measured here."""
+    if path is None:
+        raise pytest.UsageError("Invalid --resume: expected --run FILE beside it, got no file to go on with")
     if not path.exists():
         raise pytest.UsageError(f"Invalid --resume: expected a run in {path}, got no such file")
     run, this = Run.read(path), here()
@@ -63,8 +65,10 @@ def here() -> dict[str, str]:
     return machine() | ({"sizes": "tiny: these numbers say nothing"} if sizes.tiny_only else {})
 
 
-def file_of(config: pytest.Config) -> Path:
-    return Path(config.getoption("--run"))
+def file_of(config: pytest.Config) -> Path | None:
+    """Where the run is kept, if anywhere: what is tried in between must not touch the run that the report is made of."""
+    file = config.getoption("--run")
+    return Path(file) if file else None
 
 
 def now() -> str:
@@ -82,8 +86,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         run.add(item.nodeid, call.duration, item.funcargs.get("report", Report()))
     else:
         return
+    file = file_of(item.config)
+    if file is not None and run.is_new:
+        put_aside(file)
     run.sessions[-1]["ended"] = now()
-    run.write(file_of(item.config))
+    if file is not None:
+        run.write(file)
 
 
 @pytest.hookimpl(trylast=True)
@@ -100,4 +108,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_sep("-", "targets")
     for met, text in run.targets:
         write(f"{'met   ' if met else 'MISSED'}  {text}")
-    write(f"the run is in {file_of(config)}: {len(run.tests)} benchmarks in {run.minutes:.0f} minutes")
+    where = f"the run is in {file_of(config)}" if file_of(config) else "this run is not kept (--run FILE keeps one)"
+    write(f"{where}: {len(run.tests)} benchmarks in {run.minutes:.0f} minutes")

@@ -17,8 +17,8 @@ TOP = """# Benchmarks
 
 ```
 make bench                       # everything, correctness checked first
-make bench ONLY="commit head"    # some families alone; bench/bench_<family>.py
-make bench RESUME=1              # go on with a run that was interrupted, or was of some families alone
+make bench RESUME=1              # go on with a run that was interrupted; a new run keeps the older one as run.1.json
+make bench ONLY="commit head"    # some families alone (bench/bench_<family>.py), in a file of their own
 make bench-check                 # what is more than 15 % worse than in the baseline
 python -m bench.llada_8b FOLDER  # LLaDA-8B's shape in bfloat16 and int8; writes 16 GB of random weights, after asking
 ```

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,11 @@ class Run:
                 yield from (Row(**row) for row in found["rows"])
 
     @property
+    def is_new(self) -> bool:
+        """Whether nothing of it can be in a file yet."""
+        return len(self.sessions) == 1 and "ended" not in self.sessions[0]
+
+    @property
     def is_whole(self) -> bool:
         return self.all_families and not self.left
 
@@ -88,6 +95,13 @@ def check_whole(run: Run) -> None:
         raise SystemExit(f"Invalid run: expected a whole one (make bench RESUME=1 goes on with it), got {got}")
     if "sizes" in run.machine:
         raise SystemExit("Invalid run: expected real sizes, got tiny ones")
+
+
+def put_aside(path: Path) -> None:
+    """Gives the file of an older run the next free number: run.json becomes run.1.json, then run.2.json."""
+    if path.exists():
+        names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
+        os.replace(path, next(name for name in names if not name.exists()))
 
 
 def family_of(test: str) -> str:

@@ -6,6 +6,7 @@ import doctest
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from bench.report import check, markdown
 from bench.report import run as recorded_run
 from bench.report.markdown import sections
 from bench.report.page import text
-from bench.report.run import Run
+from bench.report.run import Run, put_aside
 from bench.report.short import ANSWER, CHOSEN, LOOPS, short
 from tests.support import ROOT
 
@@ -205,8 +206,9 @@ def test_a_file_of_another_kind_is_refused(content: str, tmp_path: Path) -> None
         check.Ratios.read(tmp_path / "run.json")
 
 
-def measured(run: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "--benchmark", "--tiny", "--benchmark-disable", "--run", str(run)]
+def measured(run: Path | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "--benchmark", "--tiny", "--benchmark-disable"]
+    command += [] if run is None else ["--run", str(run)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -232,10 +234,44 @@ def test_a_run_goes_on_where_it_was_interrupted_and_keeps_what_it_has(tmp_path: 
     assert all(row.values[OURS] > 0 and LIMIT in row.values for row in second.rows())
 
 
+def test_nothing_overwrites_a_run(tmp_path: Path) -> None:
+    """A new run into the same file keeps the older ones; what is tried without a file is kept nowhere."""
+    file, one = tmp_path / "run.json", ("bench/bench_block.py", "-k", "silu_mul and float32 and 5")
+    made_up().write(file)
+    older = file.read_bytes()
+    done = measured(None, *one)
+    assert "this run is not kept" in done.stdout, done.stdout + done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json"}
+    done = measured(file, "bench/bench_block.py", "-k", "no such benchmark")
+    assert file.read_bytes() == older  # a run that found nothing takes no place
+    assert f"the run is in {file}" in measured(file, *one).stdout
+    assert Run.read(file).families == ["block"]
+    assert (tmp_path / "run.1.json").read_bytes() == older
+    made_up(LSP=0.5).write(file)
+    put_aside(file)
+    assert {path.name for path in tmp_path.iterdir()} == {"run.1.json", "run.2.json"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize(
+    ("given", "file"),
+    [((), "run"), (("RESUME=1",), "run"), (("ONLY=commit",), "some"), (("ONLY=commit", "RESUME=1"), "run")],
+    ids=" ".join,
+)
+def test_some_families_alone_are_kept_beside_the_run_of_the_page(given: tuple[str, ...], file: str) -> None:
+    done = subprocess.run(["make", "-n", "bench", *given], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if "--benchmark" in line or "bench.report" in line]
+    assert f"--run .benchmarks/{file}.json" in lines[0]
+    assert ("--resume" in lines[0]) == ("RESUME=1" in given)
+    assert [line.split()[-1] for line in lines[1:]] == ([] if "ONLY=commit" in given else [f".benchmarks/{file}.json"])
+
+
 def test_a_run_of_another_machine_is_not_continued(tmp_path: Path) -> None:
     made_up().write(tmp_path / "run.json")
     with pytest.raises(pytest.UsageError, match="Invalid --resume: expected a run of this machine and commit, got"):
         continued(tmp_path / "run.json")
+    with pytest.raises(pytest.UsageError, match=r"Invalid --resume: expected --run FILE"):
+        continued(None)
     with pytest.raises(pytest.UsageError, match=r"Invalid --resume: expected a run in .*, got no such file"):
         continued(tmp_path / "none.json")
 
