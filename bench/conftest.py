@@ -11,7 +11,7 @@ import torch
 
 from bench import sizes
 from bench.ratios import Report, lines_of
-from bench.report.machine import machine
+from bench.report.machine import machine, sources
 from bench.report.run import Run, put_aside, tables
 
 KEY = pytest.StashKey[Run]()
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begins a run, or goes on with the one that was interrupted: what has passed there does not run again."""
     if not sizes.measuring or config.option.collectonly:
         return
-    run = continued(file_of(config)) if config.getoption("--resume") else Run(here())
+    run = continued(file_of(config)) if config.getoption("--resume") else Run(here(), sources())
     done = [item for item in items if item.nodeid in run.tests]
     config.hook.pytest_deselected(items=done)
     items[:] = [item for item in items if item.nodeid not in run.tests]
@@ -53,12 +53,18 @@ def continued(path: Path | None) -> Run:
     if not path.exists():
         raise pytest.UsageError(f"Invalid --resume: expected a run in {path}, got no such file")
     run, this = Run.read(path), here()
-    if run.machine != this:
-        other = [name for name in this | run.machine if run.machine.get(name) != this.get(name)]
+    if other := [*different(run.machine, this), *different(run.sources, sources())]:
         raise pytest.UsageError(
-            f"Invalid --resume: expected a run of this machine and commit, got another {', '.join(other)}"
+            f"Invalid --resume: expected a run of this machine and source, got another {', '.join(other)}"
         )
+    if this["commit"] not in run.machine["commit"].split(" and "):
+        run.machine["commit"] += f" and {this['commit']}"
     return run
+
+
+def different(one: dict[str, str], other: dict[str, str]) -> list[str]:
+    """What is not the same; the commit is for the reader: it may be one of the documentation."""
+    return [name for name in one | other if name != "commit" and one.get(name) != other.get(name)]
 
 
 def here() -> dict[str, str]:
@@ -66,7 +72,7 @@ def here() -> dict[str, str]:
 
 
 def file_of(config: pytest.Config) -> Path | None:
-    """Where the run is kept, if anywhere: what is tried in between must not touch the run that the report is made of."""
+    """Where the run is kept, if anywhere: a trial must not touch the run that the page is made of."""
     file = config.getoption("--run")
     return Path(file) if file else None
 

@@ -25,7 +25,9 @@ class Run:
     Attributes
     ----------
     machine : dict
-        Processor, versions and commit: a run has one of each.
+        Processor, versions and commit. A run that was continued may have several commits, of the same `sources`.
+    sources : dict
+        Digests of the folders that the times depend on.
     sessions : list of dict
         When it was measured. There are several where a run was interrupted and continued.
     tests : dict
@@ -37,6 +39,7 @@ class Run:
     """
 
     machine: dict[str, str]
+    sources: dict[str, str] = field(default_factory=dict)
     sessions: list[dict[str, str]] = field(default_factory=list)
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)

@@ -9,17 +9,20 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from bench import answers, flops, ratios, sizes
-from bench.conftest import continued
+from bench.conftest import continued, here
 from bench.ratios import LIMIT, OURS, Contender, Report, interleave
 from bench.report import __main__ as command
 from bench.report import check, markdown
+from bench.report import machine as recorded_machine
 from bench.report import run as recorded_run
+from bench.report.machine import sources
 from bench.report.markdown import sections
 from bench.report.page import text
 from bench.report.run import Run, put_aside
@@ -32,7 +35,7 @@ SECONDS = [0.08, 0.04, 0.02, 0.016, 0.008]
 
 def made_up(**changed: float) -> Run:
     """A small run; `changed` are other seconds of ours, by case."""
-    run = Run(MACHINE, [{"begun": "noon", "ended": "one"}], all_families=True)
+    run = Run(MACHINE, sessions=[{"begun": "noon", "ended": "one"}], all_families=True)
     report = Report()
     for case in CHOSEN["commit_prefix"]:
         rows, dtype = int(case.split()[0]), case.split()[-1]
@@ -268,12 +271,54 @@ def test_some_families_alone_are_kept_beside_the_run_of_the_page(given: tuple[st
 
 def test_a_run_of_another_machine_is_not_continued(tmp_path: Path) -> None:
     made_up().write(tmp_path / "run.json")
-    with pytest.raises(pytest.UsageError, match="Invalid --resume: expected a run of this machine and commit, got"):
+    with pytest.raises(pytest.UsageError, match="Invalid --resume: expected a run of this machine and source, got"):
         continued(tmp_path / "run.json")
     with pytest.raises(pytest.UsageError, match=r"Invalid --resume: expected --run FILE"):
         continued(None)
     with pytest.raises(pytest.UsageError, match=r"Invalid --resume: expected a run in .*, got no such file"):
         continued(tmp_path / "none.json")
+
+
+def repository(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """A small one in place of this one; the function writes a file and commits everything."""
+    monkeypatch.setattr(recorded_machine, "ROOT", folder)
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    folder.mkdir()
+    subprocess.run([*git, "init", "-q"], check=True)
+
+    def commit(file: str, content: str) -> None:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(content, "utf-8")
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", content], check=True)
+
+    for place in ("setup.py", "csrc/a.cpp", "lsp/a.py", "lsp/tiny/checkpoint/a", "lsp_kernels/a.py", "bench/a.py"):
+        commit(place, "first")
+    return commit
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+def test_a_run_goes_on_after_commits_that_change_nothing_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, file = repository(tmp_path / "source", monkeypatch), tmp_path / "run.json"
+    begun, first = Run(here(), sources()), here()["commit"]
+    begun.write(file)
+    commit("docs/a.md", "words")
+    (tmp_path / "source" / "docs" / "a.md").write_text("more words", "utf-8")
+    commit("lsp/tiny/checkpoint/a", "new weights")
+    second = here()["commit"]
+    assert continued(file).machine["commit"] == f"{first} and {second}"
+    continued(file).write(file)
+    assert continued(file).machine["commit"] == f"{first} and {second}"  # each is named once
+    (tmp_path / "source/lsp/a.py").write_text("not committed", "utf-8")
+    with pytest.raises(pytest.UsageError, match=r"expected a run of this machine and source, got another lsp$"):
+        continued(file)
+    (tmp_path / "source/lsp/a.py").write_text("first", "utf-8")
+    assert continued(file).sources == begun.sources
+    commit("csrc/b.cpp", "a kernel")
+    with pytest.raises(pytest.UsageError, match=r"got another csrc$"):
+        continued(file)
 
 
 def test_slow_contenders_have_fewer_turns(monkeypatch: pytest.MonkeyPatch) -> None:
