@@ -112,7 +112,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             write(line)
     if run.targets:
         terminalreporter.write_sep("-", "targets")
-    for met, text in run.targets:
-        write(f"{'met   ' if met else 'MISSED'}  {text}")
+    for each in run.targets:
+        write(f"{'met   ' if each.met else 'MISSED'}  {each.what}: {each.measured}, {each.asked}")
     where = f"the run is in {file_of(config)}" if file_of(config) else "this run is not kept (--run FILE keeps one)"
     write(f"{where}: {len(run.tests)} benchmarks in {run.minutes:.0f} minutes")

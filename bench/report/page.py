@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.ratios import Row
+from bench.ratios import Row, Target
 from bench.report.markdown import table
 from bench.report.plots import drawings
 from bench.report.run import Run, tables
@@ -137,11 +137,11 @@ PLOTS = {
 """Plots of a family, and what they show; that of the growth is in the short part."""
 
 
-def targets(found: Sequence[tuple[bool, str]]) -> Iterator[str]:
+def targets(found: Sequence[Target]) -> Iterator[str]:
+    """Every figure that is asked for, the missed ones first."""
     if not found:
         return
-    missed = [[text] for met, text in found if not met]
     yield "## Targets\n"
-    yield f"{len(found) - len(missed)} of {len(found)} were met on this machine" + (". Missed:\n" if missed else ".\n")
-    if missed:
-        yield table(["missed"], missed)
+    yield f"{sum(each.met for each in found)} of {len(found)} were met on this machine.\n"
+    lines = [[each.what, each.asked, each.measured, "met" if each.met else "**MISSED**"] for each in found]
+    yield table(["figure", "asked", "measured", ""], sorted(lines, key=lambda line: line[-1] == "met"))

@@ -10,12 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from bench.ratios import Report, Row
+from bench.ratios import Report, Row, Target
 from lsp.files import write_whole
 
 ROOT = Path(__file__).parents[2]
 LATEST = ROOT / ".benchmarks" / "run.json"
-FORMAT = "lsp bench 1"
+FORMAT = "lsp bench 2"
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Run:
     def add(self, name: str, seconds: float, report: Report) -> None:
         """What a benchmark found that has passed."""
         rows = [asdict(row) | {"values": rounded(row.values), "facts": rounded(row.facts)} for row in report.rows]
-        self.tests[name] = {"seconds": rounded(seconds), "rows": rows, "targets": report.targets}
+        self.tests[name] = {"seconds": rounded(seconds), "rows": rows, "targets": rounded(report.targets)}
         self.left = [other for other in self.left if other != name]
 
     def rows(self, family: str | None = None) -> Iterator[Row]:
@@ -83,8 +83,8 @@ class Run:
         return list(dict.fromkeys(map(family_of, self.tests)))
 
     @property
-    def targets(self) -> list[tuple[bool, str]]:
-        return [(met, text) for found in self.tests.values() for met, text in found["targets"]]
+    def targets(self) -> list[Target]:
+        return [Target(*each) for found in self.tests.values() for each in found["targets"]]
 
     @property
     def minutes(self) -> float:

@@ -42,6 +42,7 @@ def made_up(**changed: float) -> Run:
         values = {LIMIT: 1e-3, OURS: changed.get(case, 1.25e-3), "reference": 0.05, "Fast-dLLM": 0.0625}
         facts = {"rows": rows, "vocabulary": 126464, "dtype": dtype}
         report.compare("commit_prefix", case, values, over=LIMIT, **facts)
+    report.target("SDPA / ours", 0.946, at_least=0.94)
     report.target("commit is quick", 2.0, at_most=1.0)
     run.add("bench/bench_commit.py::bench_commit_prefix", 60.0, report)
     report, parts = Report(), {"model": 0.5, "head": 0.25, "host": 0.25}
@@ -65,9 +66,18 @@ def test_a_page_has_the_machine_every_table_and_what_was_missed() -> None:
     assert "- processor: abacus" in page
     assert "3 benchmarks, 4 minutes, from noon to one" in page
     assert "| 64 x 126464 float32 | 1.00 ms | 1.25 | 50.0 | 62.5 |" in page
-    assert "0 of 1 were met" in page
-    assert "commit is quick: 2.00, at most 1" in page
+    assert "1 of 2 were met" in page
+    assert "| commit is quick | at most 1 | 2.00 | **MISSED** |" in page
+    assert "| SDPA / ours | at least 0.94 | 0.946 | met |" in page
+    assert page.index("MISSED") < page.index("| met |")
     assert "not whole" not in page
+
+
+def test_a_figure_that_misses_its_target_by_little_shows_it() -> None:
+    report = Report()
+    report.target("SDPA / ours", 0.946, at_least=0.95)
+    (each,) = report.targets
+    assert (each.met, each.measured, each.asked) == (False, "0.946", "at least 0.95")
 
 
 def test_a_run_that_lacks_something_says_so() -> None:
@@ -205,7 +215,7 @@ def test_the_committed_baseline_is_one_of_ratios() -> None:
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": "lsp bench 0"}'])
 def test_a_file_of_another_kind_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(content, "utf-8")
-    with pytest.raises(ValueError, match=r"Invalid format of run.json: expected 'lsp bench 1', got"):
+    with pytest.raises(ValueError, match=r"Invalid format of run.json: expected 'lsp bench 2', got"):
         check.Ratios.read(tmp_path / "run.json")
 
 
