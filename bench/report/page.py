@@ -132,6 +132,7 @@ def section(family: str, found: dict[str, list[Row]], plotted: Sequence[str]) ->
 
 PLOTS = {
     "commit": "time over the limit, by rows",
+    "attention": "time of attention over the length of the prefix",
     "answers": "time of an answer by part",
 }
 """Plots of a family, and what they show; that of the growth is in the short part."""

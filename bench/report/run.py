@@ -65,9 +65,12 @@ class Run:
 
     def rows(self, family: str | None = None) -> Iterator[Row]:
         """In the order in which they were measured; those of bench_commit.py are of the family "commit"."""
-        for name, found in self.tests.items():
+        for name in self.tests:
             if family in (None, family_of(name)):
-                yield from (Row(**row) for row in found["rows"])
+                yield from self.rows_of(name)
+
+    def rows_of(self, test: str) -> list[Row]:
+        return [Row(**row) for row in self.tests[test]["rows"]]
 
     @property
     def is_new(self) -> bool:

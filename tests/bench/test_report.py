@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from bench import answers, flops, ratios, sizes
 from bench.conftest import continued, here
@@ -25,26 +26,38 @@ from bench.report import run as recorded_run
 from bench.report.machine import sources
 from bench.report.markdown import sections
 from bench.report.page import text
+from bench.report.plots import of_prefix
 from bench.report.run import Run, put_aside
 from bench.report.short import ANSWER, CHOSEN, LOOPS, short
+from bench.support import compiled
 from tests.support import ROOT
 
 MACHINE = {"processor": "abacus", "threads": "2", "instruction set": "beads (the widest)", "commit": "0123"}
+COMMITS = [name for name in CHOSEN if "bench_commit_prefix" in name]
+CASES = ["64 x 126464 float32", "64 x 126464 bfloat16", "1024 x 126464 float32"]
+PLOTTED = ("commit", "attention", "answers", "growth")
 SECONDS = [0.08, 0.04, 0.02, 0.016, 0.008]
 
 
 def made_up(**changed: float) -> Run:
     """A small run; `changed` are other seconds of ours, by case."""
     run = Run(MACHINE, sessions=[{"begun": "noon", "ended": "one"}], all_families=True)
-    report = Report()
-    for case in CHOSEN["commit_prefix"]:
-        rows, dtype = int(case.split()[0]), case.split()[-1]
+    for case, name in zip(CASES, COMMITS, strict=True):
+        rows, dtype, report = int(case.split()[0]), case.split()[-1], Report()
         values = {LIMIT: 1e-3, OURS: changed.get(case, 1.25e-3), "reference": 0.05, "Fast-dLLM": 0.0625}
         facts = {"rows": rows, "vocabulary": 126464, "dtype": dtype}
         report.compare("commit_prefix", case, values, over=LIMIT, **facts)
+        run.add(name, 20.0, report)
+    report = Report()
+    for prefix in (64, 128):
+        for dtype in ("float32", "bfloat16"):
+            values = {OURS: 1e-5 * prefix, "SDPA on a view": 2e-5 * prefix, LIMIT: 0.5e-5 * prefix}
+            facts = {"prefix": prefix, "queries": 32, "dtype": dtype}
+            title, case = "suffix_attention, even lengths, 8/2 heads", f"prefix {prefix}, 32 queries, {dtype}"
+            report.compare(title, case, values, over=OURS, **facts)
     report.target("SDPA / ours", 0.946, at_least=0.94)
     report.target("commit is quick", 2.0, at_most=1.0)
-    run.add("bench/bench_commit.py::bench_commit_prefix", 60.0, report)
+    run.add("bench/bench_attention.py::bench_lengths", 60.0, report)
     report, parts = Report(), {"model": 0.5, "head": 0.25, "host": 0.25}
     values = dict(zip(LOOPS, SECONDS, strict=True)) | ({"LSP": changed["LSP"]} if "LSP" in changed else {})
     report.compare(ANSWER, "2 M", values, over=LOOPS[1], ours=LOOPS[2:], parts=dict.fromkeys(LOOPS, parts))
@@ -64,7 +77,7 @@ def made_up(**changed: float) -> Run:
 def test_a_page_has_the_machine_every_table_and_what_was_missed() -> None:
     page = text(made_up())
     assert "- processor: abacus" in page
-    assert "3 benchmarks, 4 minutes, from noon to one" in page
+    assert "6 benchmarks, 5 minutes, from noon to one" in page
     assert "| 64 x 126464 float32 | 1.00 ms | 1.25 | 50.0 | 62.5 |" in page
     assert "1 of 2 were met" in page
     assert "| commit is quick | at most 1 | 2.00 | **MISSED** |" in page
@@ -102,7 +115,7 @@ def test_a_page_can_be_written_again_without_a_measurement(tmp_path: Path) -> No
     arguments = ["--docs", str(tmp_path / "docs"), "--readme", str(readme)]
     command.main([str(file), *arguments])
     first = {path: path.read_bytes() for path in (tmp_path / "docs").rglob("*.*")}
-    assert {"benchmarks.md", "run.json", "commit.svg", "answers.svg", "growth.svg"} == {path.name for path in first}
+    assert {"benchmarks.md", "run.json", *(f"{name}.svg" for name in PLOTTED)} == {path.name for path in first}
     assert sections(readme.read_text("utf-8")) == {"loop": short(made_up(), "docs/benchmarks")["loop"]}
     assert readme.read_text("utf-8").startswith("Before\n")
     file.unlink()
@@ -154,13 +167,13 @@ def checked(tmp_path: Path, old: Run, new: Run, capsys: pytest.CaptureFixture[st
 
 
 def test_equal_runs_and_small_changes_are_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slower = {CHOSEN["commit_prefix"][0]: 1.14 * 1.25e-3}
+    slower = {CASES[0]: 1.14 * 1.25e-3}
     status, out = checked(tmp_path, made_up(), made_up(**slower), capsys)
-    assert (status, out.splitlines()) == (0, ["11 ratios compared"])
+    assert (status, out.splitlines()) == (0, ["15 ratios compared"])
 
 
 def test_what_became_worse_is_named_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    case = CHOSEN["commit_prefix"][1]
+    case = CASES[1]
     status, out = checked(tmp_path, made_up(), made_up(**{case: 1.5e-3, "LSP": 0.01}), capsys)
     assert status == 1
     assert f"worse by 20 %: commit_prefix, {case}: ours / limit was 1.25, is 1.5" in out
@@ -201,7 +214,7 @@ def test_a_run_is_accepted_as_ratios(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no such file" in capsys.readouterr().err
     assert check.main([*files, "--accept"]) == 0
     kept = json.loads((tmp_path / "docs" / "base.json").read_text("utf-8"))
-    assert kept["ratios"][f"commit_prefix, {CHOSEN['commit_prefix'][0]}: ours / limit"] == 1.25
+    assert kept["ratios"][f"commit_prefix, {CASES[0]}: ours / limit"] == 1.25
     assert check.main(files) == 0
 
 
@@ -226,6 +239,68 @@ def measured(run: Path | None, *arguments: str) -> subprocess.CompletedProcess[s
     return subprocess.run(
         [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
+
+
+def test_the_short_table_has_benchmarks_that_exist_and_every_operation() -> None:
+    command = [sys.executable, "-m", "pytest", "--benchmark", "--collect-only", "bench"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    names = done.stdout.splitlines()
+    assert [name for name in CHOSEN if name not in names] == []
+    for operation in ("commit_prefix", "token_stats", "linear_commit_prefix", "suffix_attention", "linear"):
+        dtypes = [name for name in CHOSEN if f"::bench_{operation}[" in name]
+        assert any("float32" in name for name in dtypes)
+        assert any("bfloat16" in name for name in dtypes), operation
+
+
+def test_every_operation_has_its_definition_beside_it(tmp_path: Path) -> None:
+    """Also those whose times nobody asks for: noise, confidences from the head, few queries, long prefixes."""
+    which = (
+        "(noise and flat) or merge or ((bench_linear_token_stats or small or (lengths and even and 24-20)) and float32)"
+    )
+    files = [f"bench/bench_{family}.py" for family in ("commit", "head", "attention")]
+    done = measured(tmp_path / "run.json", *files, "-k", which)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = list(Run.read(tmp_path / "run.json").rows())
+    titles = {row.title for row in rows}
+    assert titles == {
+        "token_stats with noise and entropy",
+        "linear_token_stats",
+        "merge_token_stats",
+        "suffix_attention, small passes",
+        "suffix_attention, even lengths, 8/2 heads",
+    }
+    for row in rows:
+        assert LIMIT in row.values
+        definitions = {"compiled"} if row.title == "merge_token_stats" else {"reference", "compiled reference"}
+        assert definitions <= set(row.values), row.title
+
+
+def test_the_attention_over_the_prefix_is_drawn_by_dtype_for_one_number_of_queries() -> None:
+    report = Report()
+    for prefix, queries, dtype in [
+        (0, 32, "float32"),
+        (8, 1, "float32"),
+        (64, 32, "float32"),
+        (8, 32, "float32"),
+        (8, 32, "bfloat16"),
+    ]:
+        facts = {"prefix": prefix, "queries": queries, "dtype": dtype}
+        report.compare("", "", {OURS: 1.0}, over=OURS, **facts)
+    drawn = [[(row.facts["prefix"], row.facts["dtype"]) for row in rows] for rows in of_prefix(report.rows)]
+    assert drawn == [[(8, "float32"), (64, "float32")], [(8, "bfloat16")]]
+    assert of_prefix([]) == []
+
+
+def test_a_compiled_definition_has_run_before_it_is_timed() -> None:
+    calls = []
+
+    def definition(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        return x + 1
+
+    run = compiled(definition, torch.zeros(3))
+    assert calls == [3]
+    assert run().tolist() == [1, 1, 1]
 
 
 def test_a_run_goes_on_where_it_was_interrupted_and_keeps_what_it_has(tmp_path: Path) -> None:
