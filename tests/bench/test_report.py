@@ -275,6 +275,15 @@ def test_every_operation_has_its_definition_beside_it(tmp_path: Path) -> None:
         assert definitions <= set(row.values), row.title
 
 
+def test_batches_and_growth_are_watched_too(tmp_path: Path) -> None:
+    files = ("bench/bench_batches.py", "bench/bench_model.py")
+    done = measured(tmp_path / "run.json", *files, "-k", "(bench_batches and Threshold) or bench_growth")
+    assert done.returncode == 0, done.stdout + done.stderr
+    watched = check.Ratios.of(Run.read(tmp_path / "run.json")).ratios
+    assert any(name.endswith("Threshold 0.9: kept full / group by group") for name in watched)
+    assert {name.split(":")[0] for name in watched} >= {"growth with the suffix at prefix 24", "Threshold 0.9"}
+
+
 def test_the_attention_over_the_prefix_is_drawn_by_dtype_for_one_number_of_queries() -> None:
     report = Report()
     for prefix, queries, dtype in [
