@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from bench.ratios import Row, Target
+from bench.llada_8b import ways
+from bench.ratios import Row, Target, amount, three
 from bench.report.markdown import table
 from bench.report.plots import drawings
 from bench.report.run import Run, tables
@@ -95,10 +97,37 @@ One step over 64 masked positions, everything but the model.
 """,
 }
 """The sections; other families follow with their own names."""
+LLADA = """## LLaDA-8B's shape
+
+`python -m bench.llada_8b FOLDER --json docs/benchmarks/llada_8b.json`: random weights, 64 tokens after a prompt of 64,
+one run of each way. All ways commit a quarter of the answer in each of four passes. *Fast-dLLM's loop*: prompt and
+answer in the first pass, then its prefix cache, every position through the head, a softmax in float64; the products of
+its blocks are those of our models, which read int8. The peak is that of all ways.
+"""
 
 
-def text(run: Run | None) -> str:
-    return TOP + EMPTY if run is None else TOP + "\n".join(parts(run))
+def text(run: Run | None, llada: Mapping[str, Any] | None = None) -> str:
+    """The page of a run and of what was measured with LLaDA-8B's shape; both may be missing."""
+    whole = TOP + EMPTY if run is None else TOP + "\n".join(parts(run))
+    return "\n".join([whole, *of_llada(llada)]) if llada else whole
+
+
+def of_llada(kept: Mapping[str, Any]) -> Iterator[str]:
+    machine, found = kept["machine"], kept["found"]
+    yield LLADA
+    yield f"{machine['processor']}, {machine['threads']} threads, commit {machine['commit']}.\n"
+    heads = ["dtype of the blocks: way", "time", "passes", "a pass", "over Fast-dLLM's loop"]
+    yield table(heads, (line for dtype, of in found.items() for line in lines_of_llada(dtype, of)))
+    heads, sizes = ["dtype of the blocks", "weights", "peak", "load"], ("held", "peak")
+    rows = ([name, *(amount(of[size], "bytes") for size in sizes), amount(of["load"])] for name, of in found.items())
+    yield table(heads, rows)
+
+
+def lines_of_llada(dtype: str, found: Mapping[str, float]) -> Iterator[list[str]]:
+    rival = next((found[way] for way in ways(found) if "Fast-dLLM" in way), None)
+    for way in ways(found):
+        passes, over = found[f"{way}: passes"], three(found[way] / rival) if rival else "-"
+        yield [f"{dtype}: {way}", amount(found[way]), f"{passes:.0f}", amount(found[way] / passes), over]
 
 
 def parts(run: Run) -> Iterator[str]:

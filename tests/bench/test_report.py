@@ -153,7 +153,9 @@ def test_the_projects_page_and_baseline_take_whole_real_runs_alone(
 
 def test_page_and_readme_are_what_the_run_in_docs_says() -> None:
     run = command.taken_over(command.DOCS)
-    assert (command.DOCS / "benchmarks.md").read_text("utf-8") == text(run), "stale: python -m bench.report"
+    assert (command.DOCS / "benchmarks.md").read_text("utf-8") == command.page(command.DOCS, run), (
+        "stale: python -m bench.report"
+    )
     before = command.README.read_text("utf-8")
     assert command.readme(run, before) == before, "README.md is stale: python -m bench.report"
     assert set(sections(before)) == set(command.NO_SECTIONS)
