@@ -125,7 +125,7 @@ def bench_token_stats(benchmark, report: Report, rows: int, size: int, dtype: to
         "reference": lambda: reference.token_stats(logits),
         "Fast-dLLM": lambda: softmax_confidence(logits),
     }
-    times |= interleave(rivals, seconds=2.0)
+    times |= interleave(rivals, seconds=1.0)
     case = f"{rows} x {size} {str(dtype)[6:]}"
     report.compare("token_stats", case, times, over=LIMIT, rows=rows, vocabulary=size, dtype=str(dtype)[6:])
     if dtype == torch.float32 and (rows, size) in SHAPES:
