@@ -209,6 +209,13 @@ def test_what_is_in_one_run_alone_is_said_and_ignored(tmp_path: Path, capsys: py
     assert f"not compared, only in the new run: {name}" in out
 
 
+def test_what_is_too_small_to_be_measured_has_no_ratio() -> None:
+    report = Report()
+    report.compare("memory", "little", {"LSP": 0.0, "LLaDA": 4096.0}, over="LLaDA", ours=["LSP"], unit="bytes")
+    report.compare("memory", "less", {"LSP": 4096.0, "LLaDA": 0.0}, over="LSP", ours=["LSP"], unit="bytes")
+    assert [ratio for row in report.rows for ratio in check.ratios_of(row)] == []
+
+
 def test_a_run_is_accepted_as_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made_up().write(tmp_path / "run.json")
     files = ["--baseline", str(tmp_path / "docs" / "base.json"), "--run", str(tmp_path / "run.json")]
