@@ -362,7 +362,7 @@ def test_nothing_overwrites_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "file"),
     [((), "run"), (("RESUME=1",), "run"), (("ONLY=commit",), "some"), (("ONLY=commit", "RESUME=1"), "run")],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, tuple) else value,
 )
 def test_some_families_alone_are_kept_beside_the_run_of_the_page(given: tuple[str, ...], file: str) -> None:
     done = subprocess.run(["make", "-n", "bench", *given], cwd=ROOT, capture_output=True, text=True, check=True)
