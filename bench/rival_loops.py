@@ -50,7 +50,8 @@ class Plain:
 
     def empty(self, kind: type[Cache], batch: int) -> Cache:
         config = self.model.config
-        nothing = [torch.zeros(batch, config.n_kv_heads, 0, config.head_dim)] * config.n_layers
+        empty = torch.zeros(batch, config.n_kv_heads, 0, config.head_dim, dtype=self.model.dtype)
+        nothing = [empty] * config.n_layers
         return kind(nothing, nothing)
 
     @torch.no_grad()
