@@ -34,6 +34,7 @@ SCHEDULERS = {
     "stable best": lsp.LongestStablePrefix(PrefixRule(floor=1.0, beta=1, snap=False), stuck="best", stable=3),
     "less": lsp.Less(0.4),
     "klass": lsp.Klass(0.3, 3.0),
+    "entropy": lsp.EntropyBound(0.5),
     "fixed": lsp.FixedPrefix(3),
     "full": lsp.Full(),
     "topk": lsp.TopK(3),
