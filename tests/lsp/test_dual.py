@@ -164,7 +164,10 @@ class Watched:
 
 @pytest.mark.parametrize(
     ("name", "loop"),
-    [*product(("islands", "threshold"), OPTIONS), *product(("prefix", "stable", "less", "klass", "factor"), ["blocks of 4"])],
+    [
+        *product(("islands", "threshold"), OPTIONS),
+        *product(("prefix", "stable", "less", "klass", "factor"), ["blocks of 4"]),
+    ],
 )
 def test_decoding_is_that_of_a_model_that_keeps_k_and_v_by_position(
     exact: Transformer, case: Case, name: str, loop: str
