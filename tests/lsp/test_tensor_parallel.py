@@ -40,6 +40,7 @@ CASES = {
     "distributions": {"scheduler": lsp.Klass(0.1, 1.0), "batch_size": 2},
     "blocks": {"scheduler": lsp.TopK(2), "block_length": 8, "cache": "block"},
     "dual cache": {"scheduler": lsp.Threshold(0.3), "block_length": 8, "cache": "dual", "batch_size": 2},
+    "sliding block": {"scheduler": lsp.SlidingBlock(0.3), "block_length": 4, "batch_size": 2, "cfg_scale": 0.5},
     "graph": {"graph": True, "scheduler": lsp.FixedPrefix(3)},
     "no cache": {"scheduler": lsp.Full(), "cache": "none", "max_new_tokens": 6},
 }
