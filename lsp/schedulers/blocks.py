@@ -13,8 +13,8 @@ from lsp.schedulers.scattered import Threshold
 class AdaBlock(Threshold):
     """A threshold in blocks that end at the most confident delimiter (AdaBlock-dLLM): ``blocks="delimiter"``.
 
-    It runs on Fast-dLLM's cache. The confidence of the delimiter is the option `delimiter_confidence`; which tokens are
-    delimiters, the vocabulary says.
+    It runs on Fast-dLLM's cache, as well on its dual one. The confidence of the delimiter is the option
+    `delimiter_confidence`; which tokens are delimiters, the vocabulary says: ``delimiters="line"`` for its authors.
     """
 
     key: ClassVar[str] = "adablock"
@@ -25,7 +25,7 @@ class AdaBlock(Threshold):
 
     @property
     def options(self) -> Options:
-        return Options(block_length=16, blocks="delimiter", cache="block")
+        return Options(block_length=32, blocks="delimiter", cache="block")
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def test_a_block_that_ends_at_a_delimiter_freezes_nothing_past_its_start_on_fast
 def test_the_rivals_bring_their_options_along_and_a_trace_shows_them() -> None:
     model = lsp.load("tiny")
     for key, notes in (
-        ("adablock", ["p = 0.9", "block length 16", "blocks delimiter", "cache block"]),
+        ("adablock", ["p = 0.9", "block length 32", "blocks delimiter", "cache block"]),
         ("sliding", ["p = 0.9", "block length 32", "blocks sliding", "cache dual", "recompute 24"]),
     ):
         (trace,) = lsp.trace(model, "Use 3, 5 and 7 to make 15.\n", max_new_tokens=24, scheduler=key)
