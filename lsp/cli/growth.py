@@ -67,7 +67,7 @@ def settings(best: dict[str, str]) -> list[Setting]:
     out = [Setting.of("Full, blocks of 16", Full(), block_length=16)]
     for stops, words in ((False, "Fast-dLLM's loop"), (True, "Threshold 0.9 in our loop")):
         for cache, title in (("block", "prefix cache"), ("dual", "dual cache")):
-            options = {"block_length": 32, "cache": cache, "stop_early": stops}
+            options: dict[str, Any] = {"block_length": 32, "cache": cache, "stop_early": stops}
             out.append(Setting.of(f"{words}, {title}", Threshold(), **options))
     out += [replace(known[name], name=f"best {family}: {name}") for family, name in best.items() if name in known]
     return [*out, Setting.of(growth.DEFAULT, LongestStablePrefix())]

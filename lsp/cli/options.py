@@ -102,7 +102,8 @@ Blocks = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="fixed, delimiter (a block ends at a confident delimiter), or sliding (with the first mask).",
+        help="fixed, delimiter (a block ends at a confident delimiter), sliding (with the first mask), or growing "
+        "(as well, and it always has as many masks).",
         show_default="what the scheduler brings along: fixed but for adablock and sliding",
     ),
 ]

@@ -11,7 +11,7 @@ import typer
 
 from lsp.cli import compare as c
 from lsp.cli import options as o
-from lsp.evaluation import grid, infilling, results, verdict
+from lsp.evaluation import comparison, grid, infilling, results, verdict
 from lsp.evaluation.plot import plot as draw
 from lsp.evaluation.workers import PATIENCE, Workers
 from lsp.models.checkpoint import fingerprint
@@ -77,7 +77,8 @@ def tune(
     about["weights"] = fingerprint(network.source)
     workers = Workers(ranks_of(in_torchrun(), torch.device("cpu"), PATIENCE))  # they exchange results alone
     arguments = {"batch": batch, "batch_size": batch_size, "tokenizer": tokenizer, "workers": workers}
-    candidates = [each for each in candidates if each.setting.possible(network.config.vocab_size)]
+    can_run = comparison.possible([each.setting for each in candidates], network.config.vocab_size, tokenizer)
+    candidates = [each for each in candidates if each.setting in can_run]
     with results.writing(out) if workers.rank == 0 else nullcontext():
         for each in sets:  # what does not belong together is noticed before the work
             if workers.rank == 0:

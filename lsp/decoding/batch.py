@@ -53,6 +53,9 @@ def begin_pass(seats: Seats, cache: PrefixCache) -> Batch:
     for canvas in canvases:
         canvas.begin_pass()
     sequences: list[Canvas | Twin] = [*canvases, *(canvas.twin for canvas in canvases if canvas.twin is not None)]
+    for row, sequence in enumerate(sequences):
+        if sequence.slots is not None:
+            sequence.slots.move(cache, row)
     held = cache.frozen  # by row: sequence b has row b
     if due := {b: sequence.frozen for b, sequence in enumerate(sequences) if sequence.frozen < held[b]}:
         cache.truncate(due)

@@ -34,6 +34,9 @@ def block_of(canvas: Canvas, before: Block) -> Block:
         return Block(origin, len(canvas.tokens))
     if options.blocks == "sliding":
         return Block(first, first + length)
+    if options.blocks == "growing":
+        masks = np.flatnonzero(canvas.masked[: canvas.end])
+        return Block(first, int(masks[length - 1]) + 1 if len(masks) >= length else canvas.end)
     if options.blocks == "delimiter":
         if before.begin <= first < before.end:
             return before

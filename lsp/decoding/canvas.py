@@ -11,6 +11,7 @@ import numpy as np
 from lsp.decoding.blocks import NOWHERE, block_of
 from lsp.decoding.guidance import Twin
 from lsp.decoding.history import History
+from lsp.decoding.slots import Slots, outside_in
 from lsp_kernels.errors import as_integer
 
 if TYPE_CHECKING:
@@ -40,10 +41,17 @@ class Canvas:
         The stop that moved it last.
     frozen : int
         How many tokens have their K/V in the cache.
+    slots : Slots or None
+        Which they are, on a dual cache; on any other they are the first ones.
+    window : int
+        Where what a dual cache gives up for a block begins: the block, or what is computed anew before it.
     pass_begin, pass_end : int
         The positions of the current pass: from the first that is not frozen to here, and after that `context`.
     context : int64 array
         The positions from `pass_end` on whose tokens are given: a pass may leave out masks, but nothing else.
+    pass_positions : int64 array
+        All positions of the pass in their order: from left to right, except in the passes over everything that a dual
+        cache keeps.
     block : Block
         The masks that may be committed in the pass are those of this block.
     append : int
@@ -85,11 +93,12 @@ class Canvas:
         self.masks_at_start = int(self.masked.sum())
         self.passes, self.positions = 0, 0
         self.history = History()
-        self.pass_begin = self.pass_end = 0
-        self.context = np.zeros(0, dtype=np.int64)
+        self.pass_begin = self.pass_end = self.window = 0
+        self.context = self.pass_positions = np.zeros(0, dtype=np.int64)
+        self.slots = Slots() if options.cache == "dual" else None
         self.twin = Twin(self, negative) if options.cfg_scale else None
         self.block = NOWHERE  # of the last pass
-        self._suffix = self.context  # the positions past the block that a dual cache holds
+        self._anew_in = 0  # the last pass that computed everything
         self._scattered = False  # whether the last pass left masks open before a token that it committed
 
     @property
@@ -109,15 +118,6 @@ class Canvas:
     @property
     def pass_length(self) -> int:
         return self.pass_end - self.pass_begin + len(self.context)
-
-    @property
-    def pass_positions(self) -> np.ndarray:
-        """All positions of the pass in their order: from left to right, but with the block last on a dual cache."""
-        where = np.concatenate([np.arange(self.pass_begin, self.pass_end), self.context])
-        if self.options.cache != "dual":
-            return where
-        inside = (where >= self.block.begin - self.shifted) & (where < self.block_end)
-        return np.concatenate([where[~inside], where[inside]])
 
     @property
     def block_end(self) -> int:
@@ -155,13 +155,13 @@ class Canvas:
     def _begin_pass(self) -> bool:
         if not self.active:
             self.pass_begin, self.pass_end, self.append, self.context = self.end, self.end, 0, self.context[:0]
+            self.pass_positions = self.context
             return False
-        options, first = self.options, self.first_mask
-        block = block_of(self, self.block)
-        anew = self._computes_anew(new_block=block.begin != self.block.begin)
-        self.block = block
+        options, first, before = self.options, self.first_mask, self.block.begin
+        self.block = block = block_of(self, self.block)
+        anew = self._computes_anew(new_block=block.begin != before)
         if anew:
-            self.frozen = 0
+            self.frozen, self._anew_in = 0, self.passes
         front_end = block.begin if options.by_block else first
         # A shifted model predicts the first mask from the token before it, which therefore stays in the pass.
         self.append = 0 if options.exact else max(0, front_end - options.recompute - self.shifted - self.frozen)
@@ -170,26 +170,34 @@ class Canvas:
             last = first if options.block_length is None else self.block_end
             self.pass_end = min(self.end, last + options.lookahead)
         self.context = self.pass_end + np.flatnonzero(~self.masked[self.pass_end : self.end])
-        if options.cache == "dual":
-            self._hold_suffix(anew)
+        self.pass_positions = np.concatenate([np.arange(self.pass_begin, self.pass_end), self.context])
+        if self.slots is not None:
+            self._hold_the_rest(self.slots, anew, slid=block.begin - before)
         return anew
 
-    def _hold_suffix(self, anew: bool) -> None:
-        """Fast-dLLM's dual cache: it holds all but the block, in one piece, which a block's first pass appends.
+    def _hold_the_rest(self, slots: Slots, anew: bool, slid: int) -> None:
+        """A dual cache: a pass over everything appends all of it, later ones run the block and what is before it alone.
 
-        Later passes run the block alone. What a stop has dropped of the suffix leaves the cache.
+        Where the block slides they too append all of it: what they leave behind has its K/V from the last pass over it.
         """
-        begin = self.block.begin - self.shifted
+        options = self.options
+        window = max(options.recompute, self.shifted, 0 if anew else slid)
+        self.window = max(0, self.block.begin - window)
         if anew:
-            self._suffix = np.concatenate([np.arange(self.block_end, self.pass_end), self.context])
-            self.append = begin + len(self._suffix)
+            slots.clear()
+            self.pass_positions = outside_in(self.pass_positions, self.window)
         else:
-            self.frozen = begin + int((self._suffix < self.end).sum())
-            self.append, self.pass_begin, self.pass_end = 0, begin, self.block_end
-            self.context = self.context[:0]
+            self.pass_begin, self.pass_end, self.context = self.window, self.block_end, self.context[:0]
+            self.pass_positions = np.arange(self.pass_begin, self.pass_end)
+            slots.drop(self.pass_begin, self.pass_end, rest=self.end)
+            self.frozen = len(slots.positions)
+        self.append = len(self.pass_positions) if anew or options.slides else 0
 
     def _computes_anew(self, *, new_block: bool) -> bool:
         options = self.options
+        if options.by_block and options.slides:
+            since = int((self.committed_in >= self._anew_in).sum())
+            return self.passes == 0 or since >= (options.block_length or 0)
         if options.by_block:
             return new_block
         by_count = options.refresh_every is not None and self.passes % options.refresh_every == 0
@@ -231,6 +239,8 @@ class Canvas:
     def end_pass(self) -> None:
         """What the pass appended is frozen."""
         self.frozen += self.append
+        if self.slots is not None:
+            self.slots.append(self.pass_positions[: self.append])
         self.passes += self.pass_length > 0
         if self.pass_length:  # a model without a cache computes the frozen prefix too
             self.positions += self.pass_length if self.cached else int(self.pass_positions[-1]) + 1

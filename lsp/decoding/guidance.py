@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lsp.decoding.slots import Slots, outside_in
+
 if TYPE_CHECKING:
     from lsp.decoding.canvas import Canvas
     from lsp.models.protocol import Config
@@ -26,7 +28,7 @@ class Twin:
     ----------
     offset : int
         How much further to the right a position stands in the twin: its prompt may be longer.
-    frozen, append : int
+    frozen, append, slots
         As in a `Canvas`.
     pass_positions : int64 array
         The positions of the current pass, as the twin counts.
@@ -38,6 +40,7 @@ class Twin:
         self.offset = 0 if self.negative is None else len(self.negative) - canvas.start
         self.frozen = self.append = 0
         self.pass_positions = np.zeros(0, dtype=np.int64)
+        self.slots = Slots() if canvas.options.cache == "dual" else None
 
     def begin_pass(self, anew: bool) -> None:
         """Lays out the pass as the canvas has done."""
@@ -51,6 +54,20 @@ class Twin:
         self.append = 0 if canvas.options.exact else kept - self.frozen
         end = canvas.pass_end + self.offset
         self.pass_positions = np.concatenate([np.arange(self.frozen, end), canvas.context + self.offset])
+        if self.slots is not None:
+            self._hold_the_rest(self.slots, anew, end)
+
+    def _hold_the_rest(self, slots: Slots, anew: bool, end: int) -> None:
+        """A dual cache, as that of the canvas."""
+        begin = max(0, self.canvas.window + self.offset)
+        if anew:
+            slots.clear()
+            self.pass_positions = outside_in(self.pass_positions, begin)
+        else:
+            self.pass_positions = np.arange(begin, end)
+            slots.drop(begin, end, rest=self.canvas.end + self.offset)
+            self.frozen = len(slots.positions)
+        self.append = len(self.pass_positions) if self.canvas.append else 0
 
     @property
     def tokens(self) -> np.ndarray:
@@ -65,6 +82,8 @@ class Twin:
     def end_pass(self) -> int:
         """What the pass appended is frozen. Returns how many positions went through the model."""
         self.frozen += self.append
+        if self.slots is not None:
+            self.slots.append(self.pass_positions[: self.append])
         return len(self.pass_positions) if self.canvas.cached else int(self.pass_positions[-1]) + 1
 
 

@@ -19,11 +19,12 @@ class Options:
     ----------
     block_length : int, optional
         Only masks of the current block may be committed; later masks stay in the pass.
-    blocks : {"fixed", "delimiter", "sliding"}
+    blocks : {"fixed", "delimiter", "sliding", "growing"}
         Where blocks begin and end. ``"fixed"``: every `block_length` positions (LLaDA). ``"delimiter"``: at the most
         confident delimiter that the first pass of the block predicts within a quarter of all masks, if its confidence
         reaches `delimiter_confidence`, else after `block_length` positions (AdaBlock). ``"sliding"``: a block begins
-        at the first mask, in every pass anew (DSB).
+        at the first mask, in every pass anew (DSB); ``"growing"``: so it does, and it ends after `block_length` masks,
+        however many tokens lie between them (DSB, whose authors call the two constant and greedy).
     delimiter_confidence : float
         For ``blocks="delimiter"``.
     lookahead : int, optional
@@ -32,9 +33,10 @@ class Options:
         ``"prefix"`` freezes every committed run that touches the frozen prefix. ``"block"`` is Fast-dLLM's cache:
         everything is computed anew in the first pass of each block, and nothing is frozen past the block's start.
         ``"dual"`` is Fast-dLLM's other one: the first pass of each block also keeps the masks after it, and later
-        passes run the block alone. ``"none"`` computes everything in every pass, which is exact.
+        passes run the block alone; where blocks slide or grow, everything is computed anew after every `block_length`
+        tokens (DSB). ``"none"`` computes everything in every pass, which is exact.
     recompute : int
-        So many of the tokens before the first mask (before the block, with ``cache="block"``) stay out of the cache
+        So many of the tokens before the first mask (before the block, with a cache by blocks) stay out of the cache
         and are computed anew in every pass, because they see most of what is committed after them (DSB's window).
     refresh_every : int, optional
         After this many passes everything is computed anew. 1 is the same as ``cache="none"``.
@@ -63,7 +65,7 @@ class Options:
     """
 
     block_length: int | None = None
-    blocks: Literal["fixed", "delimiter", "sliding"] = "fixed"
+    blocks: Literal["fixed", "delimiter", "sliding", "growing"] = "fixed"
     delimiter_confidence: float = 0.3
     lookahead: int | None = None
     cache: Literal["prefix", "block", "dual", "none"] = "prefix"
@@ -84,8 +86,9 @@ class Options:
                 as_integer(name, value, least)
         if self.lookahead == 0 and self.block_length is None:
             raise ValueError("Invalid lookahead: expected at least 1 without blocks, got 0")
-        if self.blocks not in ("fixed", "delimiter", "sliding"):
-            raise ValueError(f"Invalid blocks: expected 'fixed', 'delimiter' or 'sliding', got {self.blocks!r}")
+        if self.blocks not in ("fixed", "delimiter", "sliding", "growing"):
+            expected = "'fixed', 'delimiter', 'sliding' or 'growing'"
+            raise ValueError(f"Invalid blocks: expected {expected}, got {self.blocks!r}")
         if self.blocks != "fixed" and self.block_length is None:
             raise ValueError(f"Invalid blocks: {self.blocks!r} expects a block_length, got None")
         if not 0 < self.delimiter_confidence <= 1:
@@ -95,22 +98,16 @@ class Options:
             raise ValueError(f"Invalid cache: expected 'prefix', 'block', 'dual' or 'none', got {self.cache!r}")
         if self.by_block and (self.block_length is None or self.refresh_every or self.refresh_scattered):
             raise ValueError(f"Invalid cache: {self.cache!r} expects a block_length and no refresh")
-        if self.by_block and self.blocks == "sliding":
+        if self.cache == "block" and self.slides:
             raise ValueError(
-                f"Invalid cache: {self.cache!r} expects blocks that stay for some passes, got blocks='sliding'"
+                f"Invalid cache: 'block' expects blocks that stay for some passes, got blocks={self.blocks!r}"
             )
-        if self.cache == "dual" and self.blocks == "delimiter":
-            known = "blocks whose end is known before their first pass"
-            raise ValueError(f"Invalid cache: 'dual' expects {known}, got blocks='delimiter'")
-        if as_integer("recompute", self.recompute, 0) and self.cache == "dual":
-            raise ValueError(f"Invalid recompute: expected 0 with cache='dual', got {self.recompute}")
+        as_integer("recompute", self.recompute, 0)
         if not 0 <= self.temperature <= HIGHEST_TEMPERATURE:
             raise ValueError(f"Invalid temperature: expected a number from 0 to 1e30, got {self.temperature!r}")
         self._check_filters()
         if not 0 <= self.cfg_scale < float("inf"):
             raise ValueError(f"Invalid cfg_scale: expected a finite number from 0, got {self.cfg_scale!r}")
-        if self.cfg_scale and self.cache == "dual":
-            raise ValueError(f"Invalid cfg_scale: expected 0 with cache='dual', got {self.cfg_scale!r}")
         if self.graph and self.exact:
             raise ValueError("Invalid graph: expected a cache, got none")
 
@@ -127,8 +124,13 @@ class Options:
 
     @property
     def by_block(self) -> bool:
-        """Whether the first pass of each block computes everything anew, and no other pass does."""
+        """Whether everything is computed anew once per block, and at no other time."""
         return self.cache in ("block", "dual")
+
+    @property
+    def slides(self) -> bool:
+        """Whether the block moves on with the first mask."""
+        return self.blocks in ("sliding", "growing")
 
     @property
     def exact(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from lsp.decoding.batch import Batch
 from lsp.decoding.canvas import Canvas
+from lsp.decoding.guidance import Twin
 from lsp.decoding.history import Distributions, Predicted
 from lsp.decoding.passes import Pass
 from lsp.decoding.scheduler import Chosen
@@ -113,8 +114,8 @@ class Step:
         self.numbers = [batch.numbers[b] for b in seats]
         self.canvases = [batch.canvases[b] for b in seats]
         self._places = [places_of(batch.canvases[b], batch.borders[b]) for b in seats]
-        twins = [(len(batch.canvases) + b, batch.canvases[b].twin) for b in seats]
-        self._twin_offsets = [batch.borders[row] + twin.offset - twin.frozen for row, twin in twins if twin is not None]
+        twins = [(twin, batch.borders[len(batch.canvases) + b]) for b in seats if (twin := batch.canvases[b].twin)]
+        self._twins = [(twin.offset, places_of(twin, begin)) for twin, begin in twins]
         self.scored = 0
         self.broken: tuple[int, str] | None = None
         self._proposals = [Proposals(len(canvas.tokens)) for canvas in self.canvases if scoring.logprobs]
@@ -255,14 +256,16 @@ class Step:
         """The rows of the same positions in the twins, with guidance."""
         if not self._scoring.cfg_scale:
             return None
-        rows = [positions + offset for positions, offset in zip(where, self._twin_offsets, strict=True)]
+        shift, each = int(self._scoring.shifted), zip(where, self._twins, strict=True)
+        rows = [places[positions + offset - shift] + shift for positions, (offset, places) in each]
         return np.concatenate(rows).astype(np.int64)
 
 
-def places_of(canvas: Canvas, begin: int) -> np.ndarray:
+def places_of(sequence: Canvas | Twin, begin: int) -> np.ndarray:
     """Where each position of a sequence that begins here lies in the packed pass; -1 for those that do not."""
-    out = np.full(len(canvas.tokens), -1, dtype=np.int64)
-    out[canvas.pass_positions] = np.arange(begin, begin + canvas.pass_length)
+    where = sequence.pass_positions
+    out = np.full(int(where.max(initial=-1)) + 1, -1, dtype=np.int64)
+    out[where] = np.arange(begin, begin + len(where))
     return out
 
 

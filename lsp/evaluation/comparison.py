@@ -35,8 +35,9 @@ from lsp.schedulers import (
     Threshold,
 )
 from lsp.tiny.tasks import CouldNotJudge
+from lsp.tokens import delimiter_ids, vocabulary
 from lsp.tracing import Trace, flip_rate, trace
-from lsp_kernels import PrefixRule
+from lsp_kernels import PrefixRule, Vocabulary
 
 KEYS = ("seconds", "passes", "positions", "tokens", "texts")
 """What is kept of a chunk under a setting."""
@@ -44,16 +45,21 @@ KEYS = ("seconds", "passes", "positions", "tokens", "texts")
 
 @dataclass(frozen=True)
 class Setting:
-    """A scheduler with the options of the loop, under a name."""
+    """A scheduler with the options of the loop, under a name.
+
+    `delimiters` is the kind of tokens at which a prefix or a block may end, as in `lsp.tokens.delimiter_ids`; by
+    default what a comparison has for all settings.
+    """
 
     name: str
     scheduler: Scheduler
     options: Options
+    delimiters: str | None = None
 
     @classmethod
-    def of(cls, name: str, scheduler: Scheduler, **options: Any) -> Setting:
+    def of(cls, name: str, scheduler: Scheduler, *, delimiters: str | None = None, **options: Any) -> Setting:
         """With the options that the scheduler brings along, but for those that are given."""
-        return cls(name, scheduler, scheduler.options.replaced_by(options))
+        return cls(name, scheduler, scheduler.options.replaced_by(options), delimiters)
 
     def possible(self, vocab_size: int) -> bool:
         """Whether it can work with a vocabulary of this size."""
@@ -66,7 +72,8 @@ class Setting:
     @property
     def arguments(self) -> dict[str, Any]:
         """The keywords of `lsp.generate` for it."""
-        return {"scheduler": self.scheduler, **vars(self.options)}
+        own = {} if self.delimiters is None else {"delimiters": self.delimiters}
+        return {"scheduler": self.scheduler, **vars(self.options), **own}
 
 
 @dataclass
@@ -116,7 +123,7 @@ class NotJudgedError(RuntimeError):
 def paper_settings(block_length: int = 16) -> list[Setting]:
     """The rows of the paper's tables and what else is known to be good, each with an early stop. Full comes first."""
     paper, guarded, prophet = PrefixRule(), PrefixRule.guarded(), Prophet()
-    blocks = {"block_length": block_length}
+    blocks: dict[str, Any] = {"block_length": block_length}
     return [
         Setting.of("Full", Full()),
         Setting.of(f"Full, blocks of {block_length}", Full(), **blocks),
@@ -138,12 +145,23 @@ def paper_settings(block_length: int = 16) -> list[Setting]:
         Setting.of("LocalLeap", LocalLeap()),
         Setting.of("LESS", Less()),
         Setting.of("KLASS", Klass()),
-        Setting.of(f"AdaBlock, blocks of {block_length}", AdaBlock(), **blocks),
+        Setting.of(f"AdaBlock, blocks of {block_length}", AdaBlock(), delimiters="line", **blocks),
+        Setting.of(
+            f"AdaBlock, blocks of {block_length}, dual cache", AdaBlock(), delimiters="line", cache="dual", **blocks
+        ),
         Setting.of(f"Sliding block of {block_length}", SlidingBlock(), **blocks),
+        Setting.of(f"Growing block of {block_length}", SlidingBlock(), blocks="growing", **blocks),
         Setting.of("Prophet", prophet),
         Setting.of(f"Prophet, blocks of {block_length}", prophet, **blocks),
         Setting.of("SchED", SchED()),
     ]
+
+
+def possible(settings: Sequence[Setting], vocab_size: int, tokenizer: Any) -> list[Setting]:
+    """Those that can work with a vocabulary of this size, and whose delimiters the tokenizer has."""
+    kinds = {setting.delimiters for setting in settings if setting.delimiters is not None}
+    lacking = {kind for kind in kinds if not delimiter_ids(tokenizer, kind)}
+    return [each for each in settings if each.possible(vocab_size) and each.delimiters not in lacking]
 
 
 def with_tail(setting: Setting) -> Setting:
@@ -189,25 +207,34 @@ def compare(
         If answers could not be judged, with all that was measured.
     """
     run = Run(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **arguments)
-    arguments = {"vocabulary": run.vocabulary, "tokenizer": run.tokenizer} | arguments  # made once, and not timed
+    arguments = {"tokenizer": run.tokenizer} | arguments
+    given = [{"max_new_tokens": max_new_tokens, **each} for each in _arguments(run, settings, arguments)]
     workers = Workers() if workers is None else workers
     parts = list(chunks(problems.prompts, batch))
     begun = workers.begin(len(parts), problems.fingerprint, repr(settings), max_new_tokens, batch)
-    generate(model, problems.prompts[:1], max_new_tokens=max_new_tokens, **settings[0].arguments, **arguments)
+    generate(model, problems.prompts[:1], **given[0])
     for number in begun.mine:
         chunk: Chunk = [{} for _ in settings]
         for i in _rotated(range(len(settings)), number):
             begin = time.perf_counter()
-            out = generate(model, parts[number], max_new_tokens=max_new_tokens, **settings[i].arguments, **arguments)
+            out = generate(model, parts[number], **given[i])
             chunk[i] = {"seconds": [time.perf_counter() - begin], **_counts(out)}
             advance()
         begun.done(number, chunk)
     measured = {}
     for i in range(workers.rank, len(settings) if flips else 0, workers.size):
-        measured[i] = measure_flips(model, problems, settings[i], flips, batch, max_new_tokens, arguments)
+        measured[i] = measure_flips(model, problems.prompts[:flips], batch, given[i])
         advance()
     gathered, flipped = begun.gather(measured)
     return _results(problems, settings, gathered, flipped) if workers.rank == 0 else []
+
+
+def _arguments(run: Run, settings: Sequence[Setting], arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """The keywords of `generate` for each setting. Vocabularies are made here, once, so that they are not timed."""
+    made: dict[str | None, Vocabulary] = {None: run.vocabulary}
+    for kind in {setting.delimiters for setting in settings if setting.delimiters is not None}:
+        made[kind] = vocabulary(run.tokenizer, run.model.config, delimiters=kind, device=run.model.device)
+    return [arguments | {"vocabulary": made[each.delimiters]} | each.arguments for each in settings]
 
 
 def _results(
@@ -230,14 +257,12 @@ def total_of(problems: Problems, settings: Sequence[Setting], batch: int, flips:
     return len(settings) * (len(list(chunks(problems.prompts, batch))) + (flips > 0))
 
 
-def measure_flips(
-    model: Any, problems: Problems, setting: Setting, n: int, batch: int, max_new_tokens: int, arguments: dict[str, Any]
-) -> float:
-    """The flip rate on the first problems. The tail after a stop counts only where it is decoded."""
+def measure_flips(model: Any, prompts: Sequence[Any], batch: int, arguments: dict[str, Any]) -> float:
+    """The flip rate on these prompts. The tail after a stop counts only where it is decoded."""
     traces: list[Trace] = []
-    for chunk in chunks(problems.prompts[:n], batch):
-        traces += trace(model, chunk, max_new_tokens=max_new_tokens, **setting.arguments, **arguments)
-    return flip_rate(traces, tail=not setting.options.stop_early)
+    for chunk in chunks(prompts, batch):
+        traces += trace(model, chunk, **arguments)
+    return flip_rate(traces, tail=not arguments["stop_early"])
 
 
 def chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

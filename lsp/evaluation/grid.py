@@ -149,18 +149,34 @@ def early_exits() -> dict[str, Sequence[Any]]:
     }
 
 
-def with_own_blocks() -> list[tuple[str, Any, Options]]:
-    """The rivals whose idea is the block, with loops of their own."""
-    levels, lengths = (0.9, 0.95, 0.98, 0.99), (16, 32)
-    caches: tuple[Literal["block", "prefix", "none"], ...] = ("block", "prefix", "none")
-    delimited = [Options(length, "delimiter", cache=cache) for length in lengths for cache in caches]
-    window = SlidingBlock().options.recompute
-    sliding = [Options(length, "sliding", recompute=window) for length in lengths]
-    sliding += [Options(length, "sliding", lookahead=64, recompute=last) for length in lengths for last in (0, window)]
+def with_own_blocks() -> list[Candidate]:
+    """The rivals whose idea is the block, with loops of their own: first those of their authors, then others."""
+    levels, lengths = (0.9, 0.95, 0.98, 0.99), (32, 16)
+    caches: tuple[Literal["block", "dual", "none", "prefix"], ...] = ("block", "dual", "none", "prefix")
+    delimited = [(Options(length, "delimiter", cache=cache), "line") for length in lengths for cache in caches]
+    delimited += [(Options(length, "delimiter", cache=cache), "text") for length in lengths for cache in caches[:2]]
     return [
-        *(("AdaBlock", AdaBlock(p), each) for p, each in product(levels, delimited)),
-        *(("SlidingBlock", SlidingBlock(p), each) for p, each in product(levels, sliding)),
+        *(_candidate("AdaBlock", AdaBlock(p), *each) for p, each in product(levels, delimited)),
+        *(_candidate("SlidingBlock", SlidingBlock(p), each) for p, each in product(levels, sliding_blocks())),
     ]
+
+
+def sliding_blocks() -> list[Options]:
+    """As DSB's authors have them, both variants with their cache and without any; then on a cache of prefixes."""
+    kinds: tuple[Literal["sliding", "growing"], ...] = ("sliding", "growing")
+    own = SlidingBlock().options
+    theirs = [replace(own, block_length=length, blocks=kind) for length in (32, 16) for kind in kinds]
+    theirs += [Options(32, kind, cache="none") for kind in kinds]
+    ours = [Options(length, "sliding", recompute=own.recompute) for length in (32, 16)]
+    ours += [replace(each, lookahead=64, recompute=last) for each in ours for last in (0, own.recompute)]
+    return theirs + ours
+
+
+def _candidate(family: str, scheduler: Any, options: Options, delimiters: str = "text") -> Candidate:
+    """Named by what differs from the defaults, of which text is one."""
+    kind = None if delimiters == "text" else delimiters
+    name = describe(scheduler, options) + ("" if kind is None else f" delimiters={kind}")
+    return Candidate(family, Setting(name, scheduler, options, kind))
 
 
 def as_fast_dllm() -> list[tuple[Threshold | Factor, Options]]:
@@ -179,10 +195,10 @@ def grid() -> list[Candidate]:
         for scheduler, options in product(schedulers, loops(all_at_once=all_at_once))
     ]
     pairs += [("Full", scheduler, loop) for scheduler, loop in token_by_token()]
-    pairs += with_own_blocks() + of_fixed_speed()
+    pairs += of_fixed_speed()
     pairs += [("LSP", scheduler, loop) for scheduler, loop in variants(LongestStablePrefix())]
     pairs += [("Fast-dLLM", scheduler, loop) for scheduler, loop in as_fast_dllm()]
-    out = [Candidate(family, Setting(describe(scheduler, loop), scheduler, loop)) for family, scheduler, loop in pairs]
+    out = [*(_candidate(*each) for each in pairs), *with_own_blocks()]
     return list({candidate.name: candidate for candidate in out}.values())
 
 

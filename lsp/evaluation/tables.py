@@ -50,7 +50,7 @@ def _row(task: str, result: Result, baseline: Result) -> dict[str, Any]:
         "solved": sum(result.right) if result.right else None,
         "seconds": sum(result.seconds),
         "settings": repr(result.setting.scheduler),
-        "options": vars(result.setting.options),
+        "options": {key: value for key, value in result.setting.arguments.items() if key != "scheduler"},
     }
 
 

@@ -13,8 +13,8 @@ from lsp.schedulers.scattered import Threshold
 class AdaBlock(Threshold):
     """A threshold in blocks that end at the most confident delimiter (AdaBlock-dLLM): ``blocks="delimiter"``.
 
-    It runs on Fast-dLLM's cache. The confidence of the delimiter is the option `delimiter_confidence`; which tokens are
-    delimiters, the vocabulary says.
+    It runs on Fast-dLLM's cache, as well on its dual one. The confidence of the delimiter is the option
+    `delimiter_confidence`; which tokens are delimiters, the vocabulary says: ``delimiters="line"`` for its authors.
     """
 
     key: ClassVar[str] = "adablock"
@@ -25,14 +25,15 @@ class AdaBlock(Threshold):
 
     @property
     def options(self) -> Options:
-        return Options(block_length=16, blocks="delimiter", cache="block")
+        return Options(block_length=32, blocks="delimiter", cache="block")
 
 
 @dataclass(frozen=True)
 class SlidingBlock(Threshold):
     """A threshold in a block that slides with the first mask (DSB): ``blocks="sliding"``.
 
-    The 24 tokens before the block are computed anew in every pass, as its authors do: ``recompute=24``.
+    It runs on its authors' cache: a pass computes the block and the 24 tokens before it (``recompute=24``), and after
+    every 32 tokens one computes everything. Their greedy variant is ``blocks="growing"``.
     """
 
     key: ClassVar[str] = "sliding"
@@ -43,4 +44,4 @@ class SlidingBlock(Threshold):
 
     @property
     def options(self) -> Options:
-        return Options(block_length=16, blocks="sliding", recompute=24)
+        return Options(block_length=32, blocks="sliding", cache="dual", recompute=24)

@@ -25,9 +25,8 @@ def options(draw: st.DrawFn, lookahead: bool) -> dict:
     cache = draw(st.sampled_from(["prefix", "prefix", "block", "none"] if block else ["prefix", "prefix", "none"]))
     out = {"block_length": block, "blocks": "fixed", "cache": cache, "stop_early": draw(st.booleans())}
     if block:
-        out["blocks"] = draw(
-            st.sampled_from(["fixed", "fixed", "delimiter", "fixed" if cache == "block" else "sliding"])
-        )
+        moving = ["sliding", "growing"] if cache != "block" else []
+        out["blocks"] = draw(st.sampled_from(["fixed", "fixed", "delimiter", *moving]))
         out["delimiter_confidence"] = draw(st.sampled_from([0.1, 0.3, 0.7]))
     if lookahead:
         out["lookahead"] = draw(st.sampled_from([None, None, 1, 2, 5, 0 if block else 3]))

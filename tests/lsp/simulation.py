@@ -94,6 +94,9 @@ def simulate(
             block_start, block_end = begin, len(tokens)
         elif blocks == "sliding":
             block_start, block_end = first, first + block_length
+        elif blocks == "growing":
+            open_ = [p for p, token in enumerate(tokens) if token is None][:block_length]
+            block_start, block_end = first, open_[-1] + 1 if len(open_) == block_length else len(tokens)
         elif blocks == "fixed":
             block_start = first - (first - begin) % block_length
             block_end = block_start + block_length

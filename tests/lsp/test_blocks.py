@@ -85,6 +85,12 @@ def within_block(scheduler: lsp.AdaBlock | lsp.SlidingBlock, seen: Seen) -> set[
     return threshold(scheduler, seen)
 
 
+def test_a_growing_block_has_as_many_masks_as_there_are() -> None:
+    rows = text((WORD, 0.6), (WORD, 0.9), (WORD, 0.7), (WORD, 0.8), (WORD, 0.95))
+    assert blocks_of(rows, lsp.Full(), block_length=2, blocks="growing") == [[0, 1], [0, 2], [0, 3], [0, 4], [0]]
+    assert blocks_of(rows, lsp.FixedPrefix(2), block_length=3, blocks="growing") == [[0, 1, 2], [2, 3, 4], [4]]
+
+
 @pytest.mark.parametrize("scheduler", [lsp.AdaBlock(0.6), lsp.SlidingBlock(0.6)], ids=lambda s: s.key)
 @examples(40)
 @given(data=st.data())
@@ -135,8 +141,8 @@ def test_a_block_that_ends_at_a_delimiter_freezes_nothing_past_its_start_on_fast
 def test_the_rivals_bring_their_options_along_and_a_trace_shows_them() -> None:
     model = lsp.load("tiny")
     for key, notes in (
-        ("adablock", ["p = 0.9", "block length 16", "blocks delimiter", "cache block"]),
-        ("sliding", ["p = 0.9", "block length 16", "blocks sliding", "recompute 24"]),
+        ("adablock", ["p = 0.9", "block length 32", "blocks delimiter", "cache block"]),
+        ("sliding", ["p = 0.9", "block length 32", "blocks sliding", "cache dual", "recompute 24"]),
     ):
         (trace,) = lsp.trace(model, "Use 3, 5 and 7 to make 15.\n", max_new_tokens=24, scheduler=key)
         assert trace.notes == notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ SETTINGS = [
     Setting.of("LSP", lsp.LongestStablePrefix()),
     with_tail(Setting.of("Full", lsp.Full())),
     with_tail(Setting.of("Threshold", lsp.Threshold(0.9), block_length=8, cache="block")),
+    Setting.of("AdaBlock", lsp.AdaBlock(), delimiters="line", block_length=4),
+    Setting.of("AdaBlock", lsp.AdaBlock(), block_length=4),
 ]
 LENGTH = {"max_new_tokens": 24}
 
@@ -56,6 +59,8 @@ def test_counts_and_verdicts_are_those_of_generate(
         assert result.passes == [answer.passes for answer in out]
         assert result.positions == [answer.positions for answer in out]
         assert result.tokens == [len(answer.tokens) for answer in out]
+    by_line, by_text = results[-2:]
+    assert by_line.passes != by_text.passes  # a setting has delimiters of its own
 
 
 def test_the_flip_rate_is_of_the_first_problems_and_of_the_tail_only_if_it_is_decoded(
@@ -101,6 +106,16 @@ def test_the_rows_of_the_paper_are_there_and_full_comes_first() -> None:
     assert len(set(settings)) == len(settings)
 
 
+def test_what_a_tokenizer_has_no_delimiters_for_is_left_out() -> None:
+    words = types.SimpleNamespace(get_vocab=lambda: {"so": 0, ",": 1, "[MASK]": 2})
+    left = comparison.possible(paper_settings(), 195, words)
+    assert {setting.name for setting in paper_settings()} - {setting.name for setting in left} == {
+        "AdaBlock, blocks of 16",
+        "AdaBlock, blocks of 16, dual cache",
+    }
+    assert comparison.possible(paper_settings(), 195, lsp.load_tokenizer("tiny")) == paper_settings()
+
+
 def test_every_format_says_the_same(results: list[Result]) -> None:
     rows, about = tables.rows("countdown", results), {"model": "tiny"}
     read = json.loads(tables.as_json(rows, about))
@@ -111,7 +126,7 @@ def test_every_format_says_the_same(results: list[Result]) -> None:
         assert json.loads(line["options"]) == row["options"]
     lines = tables.markdown(rows, about).splitlines()
     assert lines[:3] == ["model tiny", "", "## countdown"]
-    assert [line[2:-2].split(" | ") for line in lines[-4:]] == [tables.cells(row) for row in rows]
+    assert [line[2:-2].split(" | ") for line in lines[-len(rows) :]] == [tables.cells(row) for row in rows]
     lengths = {"max_new_tokens": {"code": 96, "traces": 432}, "batch": 5}
     assert tables.markdown(rows, lengths).startswith("max_new_tokens 96 (code) and 432 (traces), batch 5\n")
 

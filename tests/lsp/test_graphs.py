@@ -30,6 +30,7 @@ OPTIONS = {
     "refresh scattered": {"refresh_scattered": True},
     "block": {"block_length": 4, "cache": "block"},
     "dual": {"block_length": 4, "cache": "dual"},
+    "sliding": {"block_length": 4, "blocks": "sliding", "cache": "dual", "recompute": 2},
     "lookahead": {"block_length": 4, "lookahead": 3},
     "window": {"lookahead": 5},
     "noise": {"temperature": 0.7},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_every_family_is_on_the_same_loops_under_its_own_name() -> None:
     for family in ("Prophet", "SchED"):
         assert loops[family] == {lsp.Options(), lsp.Options(cache="none"), lsp.Options(block_length=16)}
     assert {options.blocks for options in loops["AdaBlock"]} == {"delimiter"}
-    assert {options.blocks for options in loops["SlidingBlock"]} == {"sliding"}
+    assert {options.blocks for options in loops["SlidingBlock"]} == {"sliding", "growing"}
     preset = lsp.LongestStablePrefix()
     assert grid.describe(preset, preset.options) in {candidate.name for candidate in candidates}
 
@@ -77,6 +78,13 @@ def test_the_rivals_are_run_as_their_authors_run_them() -> None:
         assert (scheduler, lsp.Options(cache="none")) in pairs
     for own in (lsp.AdaBlock(), lsp.SlidingBlock(), lsp.LongestStablePrefix.paper()):
         assert (own, own.options) in pairs
+    for blocks, cache in product(("sliding", "growing"), ("dual", "none")):
+        window = 24 if cache == "dual" else 0
+        assert (lsp.SlidingBlock(), lsp.Options(32, blocks, cache=cache, recompute=window)) in pairs
+    by_line = [each.setting for each in grid.grid() if each.setting.delimiters == "line"]
+    for length, cache in product((16, 32), ("none", "block", "dual", "prefix")):
+        options = lsp.Options(length, "delimiter", cache=cache)
+        assert (lsp.AdaBlock(), options) in {(each.scheduler, each.options) for each in by_line}
     assert (DreamOrder("entropy", 64), lsp.Options(cache="none")) in pairs
     assert (lsp.Full(), lsp.Options(16, cache="none")) in pairs
 

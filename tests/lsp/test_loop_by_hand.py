@@ -268,21 +268,13 @@ def test_an_empty_prompt_works_unless_logits_are_shifted() -> None:
         ({"cache": "some"}, "Invalid cache: expected 'prefix', 'block', 'dual' or 'none', got 'some'"),
         ({"cache": "dual"}, "Invalid cache: 'dual' expects a block_length and no refresh"),
         ({"cache": "dual", "block_length": 4, "refresh_every": 2}, "Invalid cache: 'dual' expects a block_length and"),
-        (
-            {"cache": "dual", "block_length": 4, "blocks": "sliding"},
-            "Invalid cache: 'dual' expects blocks that stay for some passes, got blocks='sliding'",
-        ),
-        (
-            {"cache": "dual", "block_length": 4, "blocks": "delimiter"},
-            "Invalid cache: 'dual' expects blocks whose end is known before their first pass, got blocks='delimiter'",
-        ),
         ({"cache": "block"}, "Invalid cache: 'block' expects a block_length"),
         ({"recompute": -1}, "Invalid recompute: expected an integer from 0 to"),
         (
-            {"cache": "dual", "block_length": 4, "recompute": 2},
-            "Invalid recompute: expected 0 with cache='dual', got 2",
+            {"blocks": "long", "block_length": 4},
+            "Invalid blocks: expected 'fixed', 'delimiter', 'sliding' or 'growing'",
         ),
-        ({"blocks": "long", "block_length": 4}, "Invalid blocks: expected 'fixed', 'delimiter' or 'sliding', got"),
+        ({"blocks": "growing"}, "Invalid blocks: 'growing' expects a block_length, got None"),
         ({"blocks": "sliding"}, "Invalid blocks: 'sliding' expects a block_length, got None"),
         ({"delimiter_confidence": 0.0}, r"Invalid delimiter_confidence: expected a confidence from 0 to 1, got 0\.0"),
         (

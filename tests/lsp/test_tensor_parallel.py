@@ -42,6 +42,7 @@ CASES = {
     "dual cache": {"scheduler": lsp.Threshold(0.3), "block_length": 8, "cache": "dual", "batch_size": 2},
     "guidance": {"scheduler": ISLANDS, "cfg_scale": 0.5, "batch_size": 2},
     "guidance and a filter": {"cfg_scale": 0.5, "temperature": 0.7, "top_p": 0.8, "seed": 5},
+    "sliding block": {"scheduler": lsp.SlidingBlock(0.3), "block_length": 4, "batch_size": 2, "cfg_scale": 0.5},
     "graph": {"graph": True, "scheduler": lsp.FixedPrefix(3)},
     "no cache": {"scheduler": lsp.Full(), "cache": "none", "max_new_tokens": 6},
 }

@@ -24,7 +24,7 @@ SCHEDULERS = {name: make() for name, make in NAMES.items()} | {
     "plain": lsp.LongestStablePrefix(islands=None),
 }
 LOOPS = [{}, {"block_length": 8, "lookahead": 4}, {"cache": "block", "block_length": 8}, {"temperature": 0.5}]
-LOOPS += [{"cache": "dual", "block_length": 8, "blocks": "fixed", "recompute": 0}]
+LOOPS += [{"cache": "dual", "block_length": 8}]
 
 
 @pytest.fixture(scope="module")
