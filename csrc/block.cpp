@@ -46,6 +46,10 @@ int64_t check_rows(const char* name, const Tensor& x, const char* shape, bool ri
   return outer * inner;
 }
 
+void check_eps(double eps) {
+  if (!(eps >= 0) || std::isinf(eps)) fail("Invalid eps: expected a finite number >= 0, got " + std::to_string(eps));
+}
+
 // Calls f(row) for every row of `size` values, several rows a task.
 template <class F>
 void each_row(int64_t rows, int64_t size, const F& f) {
@@ -70,7 +74,7 @@ std::tuple<Tensor> add_norm(Tensor x, MaybeTensor residual, Tensor weight, doubl
     check_last_stride("residual", *residual, dims);
   }
   if (check_table("weight", weight, x.dtype(), "the dtype of x") != size) fail_shape("weight", "[d]", weight);
-  if (!(eps >= 0) || std::isinf(eps)) fail("Invalid eps: expected a finite number >= 0, got " + std::to_string(eps));
+  check_eps(eps);
   if (residual) check_written("residual", *residual, {&x, &weight});
 
   Tensor out = empty_cpu(x.sizes(), dims, x.dtype());
@@ -89,7 +93,15 @@ std::tuple<Tensor> add_norm(Tensor x, MaybeTensor residual, Tensor weight, doubl
   return {std::move(out)};
 }
 
-std::tuple<> rotate_(Tensor q, Tensor k, Tensor cos, Tensor sin) {
+// Weights of norms for the heads of both kinds, or none.
+void check_head_norms(const Tensor& q, const MaybeTensor& q_norm, const MaybeTensor& k_norm) {
+  if (bool(q_norm) != bool(k_norm))
+    fail(std::string("Invalid ") + (q_norm ? "q_norm" : "k_norm") + ": expected norms of q and of k or neither, got one");
+  for (const auto& [name, weight] : {std::pair<const char*, const MaybeTensor*>("q_norm", &q_norm), {"k_norm", &k_norm}})
+    if (*weight && check_table(name, **weight, q.dtype(), "the dtype of q") != q.size(2)) fail_shape(name, "[D]", **weight);
+}
+
+std::tuple<> rotate_(Tensor q, Tensor k, Tensor cos, Tensor sin, MaybeTensor q_norm, MaybeTensor k_norm, double eps) {
   for (const auto& [name, x] : {std::pair<const char*, const Tensor*>("q", &q), {"k", &k}}) {
     check_rows(name, *x, "[T, H, D]", x->dim() == 3);
     if (x->size(2) % 2 || x->size(2) < 2 || x->size(2) > LONGEST_HEAD)
@@ -105,20 +117,26 @@ std::tuple<> rotate_(Tensor q, Tensor k, Tensor cos, Tensor sin) {
     if (x->dim() != 2 || x->size(0) != tokens || x->size(1) != half) fail_shape(name, "[T, D / 2]", *x);
     if (!x->is_contiguous()) fail(std::string("Invalid strides of ") + name + ": expected contiguous, got others");
   }
-  check_written("q", q, {&cos, &sin});
-  check_written("k", k, {&cos, &sin});
+  check_head_norms(q, q_norm, k_norm);
+  check_eps(eps);
+  for (const auto& [name, x] : {std::pair<const char*, const Tensor*>("q", &q), {"k", &k}})
+    if (q_norm)
+      check_written(name, *x, {&cos, &sin, &*q_norm, &*k_norm});
+    else
+      check_written(name, *x, {&cos, &sin});
   check_apart(q, k);
 
   on_current_isa([&](auto blocks) {
     with_dtype("q", q, [&](auto zero) {
       using T = decltype(zero);
       const float *cosines = data_of<float>(cos), *sines = data_of<float>(sin);
-      const std::pair<T*, Rows> kinds[] = {{mutable_data_of<T>(q), Rows(q)}, {mutable_data_of<T>(k), Rows(k)}};
-      each_row(tokens, (kinds[0].second.inner + kinds[1].second.inner) * 2 * half, [&](int64_t token) {
-        for (const auto& [heads, places] : kinds)
+      const std::tuple<T*, Rows, const T*> kinds[] = {{mutable_data_of<T>(q), Rows(q), data_or_null<T>(q_norm)},
+                                                      {mutable_data_of<T>(k), Rows(k), data_or_null<T>(k_norm)}};
+      each_row(tokens, (q.size(1) + k.size(1)) * 2 * half, [&](int64_t token) {
+        for (const auto& [heads, places, weight] : kinds)
           for (int64_t head = 0; head < places.inner; ++head)
-            decltype(blocks)::rotate_head(heads + places.offset(token * places.inner + head), cosines + token * half,
-                                          sines + token * half, half);
+            decltype(blocks)::rotate_head(heads + places.offset(token * places.inner + head), weight,
+                                          cosines + token * half, sines + token * half, half, float(eps));
       });
     });
   });

@@ -19,6 +19,12 @@ struct Blocks {
     std::memcpy(p, room, count * sizeof(T));
   }
 
+  // What n values are multiplied by to be normalised, from the sums of their squares.
+  static Vec norm_factor(const Vec (&sums)[4], int64_t n, float eps) {
+    const float squares = sum_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+    return splat(1.0f / std::sqrt(squares / float(n) + eps));
+  }
+
   // out = norm(x), or residual += x and out = norm(residual), where the rounded sum is what counts.
   template <class T>
   static void norm_row(const T* x, T* residual, const T* weight, T* out, int64_t n, float eps) {
@@ -28,8 +34,7 @@ struct Blocks {
       const Vec value = load_some((residual ? residual : x) + i, n - i);
       sums[step % 4] = fma(value, value, sums[step % 4]);
     }
-    const float squares = sum_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
-    const Vec factor = splat(1.0f / std::sqrt(squares / float(n) + eps));
+    const Vec factor = norm_factor(sums, n, eps);
     const T* rows = residual ? residual : x;
     for (int64_t i = 0; i < n; i += LANES) {
       const Vec normed = mul(load_some(rows + i, n - i), factor);
@@ -37,12 +42,29 @@ struct Blocks {
     }
   }
 
-  // Turns the pairs (j, j + half) of a head.
+  // The factor of a head, whose halves are read as they are turned: no vector has values of both.
   template <class T>
-  static void rotate_head(T* head, const float* cos, const float* sin, int64_t half) {
+  static Vec head_factor(const T* head, int64_t half, float eps) {
+    Vec sums[4] = {splat(0), splat(0), splat(0), splat(0)};
+    for (int64_t i = 0, step = 0; i < half; i += LANES, step += 2)
+      for (int64_t side = 0; side < 2; ++side) {
+        const Vec value = load_some(head + side * half + i, half - i);
+        sums[(step + side) % 4] = fma(value, value, sums[(step + side) % 4]);
+      }
+    return norm_factor(sums, 2 * half, eps);
+  }
+
+  // Turns the pairs (j, j + half) of a head; of its norm, if it has a weight.
+  template <class T>
+  static void rotate_head(T* head, const T* weight, const float* cos, const float* sin, int64_t half, float eps) {
+    const Vec factor = weight ? head_factor(head, half, eps) : splat(1);
     for (int64_t i = 0; i < half; i += LANES) {
       const int64_t left = half - i;
-      const Vec a = load_some(head + i, left), b = load_some(head + half + i, left);
+      Vec a = load_some(head + i, left), b = load_some(head + half + i, left);
+      if (weight) {
+        a = mul(mul(a, factor), load_some(weight + i, left));
+        b = mul(mul(b, factor), load_some(weight + half + i, left));
+      }
       const Vec c = load_some(cos + i, left), s = load_some(sin + i, left);
       store_some(head + i, sub(mul(a, c), mul(b, s)), left);
       store_some(head + half + i, add(mul(b, c), mul(a, s)), left);

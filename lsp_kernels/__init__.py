@@ -11,7 +11,7 @@ required.
 
 from . import errors, reference
 from .attention import suffix_attention, warmup_attention
-from .block import add_norm, rotate_, silu_mul
+from .block import add_norm, rotate_, silu_mul, warmup_block
 from .cache import PrefixCache
 from .commit import commit_prefix, select_prefix, token_stats, warmup_commit
 from .commit import warmup as warmup  # deprecated, therefore not in __all__
@@ -48,6 +48,7 @@ __all__ = [
     "suffix_attention",
     "token_stats",
     "warmup_attention",
+    "warmup_block",
     "warmup_commit",
     "warmup_head",
 ]

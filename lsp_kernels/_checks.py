@@ -298,10 +298,18 @@ def check_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -
         if residual.shape != x.shape:
             fail_shape("residual", f"{list(x.shape)} as x", residual)
         _check_last_stride("residual", residual)
-    _check_like("weight", weight, x, "x")
-    if weight.shape != (size,):
-        fail_shape("weight", f"[{size}]", weight)
-    _check_last_stride("weight", weight)
+    _check_norm_weight("weight", weight, x, "x")
+    _check_eps(eps)
+
+
+def _check_norm_weight(name: str, weight: Tensor, x: Tensor, of: str) -> None:
+    _check_like(name, weight, x, of)
+    if weight.shape != x.shape[-1:]:
+        fail_shape(name, f"[{x.size(-1)}]", weight)
+    _check_last_stride(name, weight)
+
+
+def _check_eps(eps: float) -> None:
     if not 0 <= eps < math.inf:
         raise ValueError(f"Invalid eps: expected a finite number >= 0, got {eps}")
 
@@ -328,6 +336,15 @@ def check_rotation(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
             fail_shape(name, f"[{tokens}, {size // 2}]", table)
         if not table.is_contiguous():
             raise ValueError(f"Invalid strides of {name}: expected contiguous, got {table.stride()}")
+
+
+def check_head_norms(q: Tensor, norms: dict[str, Tensor], eps: float) -> None:
+    """Raises unless there are weights [D] for heads of both kinds, or none."""
+    if len(norms) == 1:
+        raise ValueError(f"Invalid {next(iter(norms))}: expected norms of q and of k or neither, got one")
+    for name, weight in norms.items():
+        _check_norm_weight(name, weight, q, "q")
+    _check_eps(eps)
 
 
 def check_gate_up(gate_up: Tensor) -> None:

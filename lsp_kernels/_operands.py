@@ -18,6 +18,7 @@ from ._checks import (
     check_attention,
     check_gate_up,
     check_head,
+    check_head_norms,
     check_leaves,
     check_logits,
     check_lowest,
@@ -141,11 +142,22 @@ def check_add_norm(
         check_written({"residual": residual}, {"x": x, "weight": weight})
 
 
-def check_rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, floats: tuple[torch.dtype, ...] = EXACT) -> None:
+def check_rotate_(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    floats: tuple[torch.dtype, ...] = EXACT,
+) -> None:
     """`floats` as in `check_suffix_attention`."""
+    norms = {name: weight for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)) if weight is not None}
     check_rotation(q, k, cos, sin)
+    check_head_norms(q, norms, eps)
     _check_served("q", q, floats)
-    check_written({"q": q, "k": k}, {"cos": cos, "sin": sin})
+    check_written({"q": q, "k": k}, {"cos": cos, "sin": sin, **norms})
     check_apart(q, k)
 
 

@@ -51,7 +51,7 @@ SCHEMAS = {
     "suffix_attention_into": f"(Tensor q, Tensor k, Tensor v, {CACHES}, Tensor? cu_seqlens, Tensor prefix_lens, "
     f"Tensor? append_lens, Tensor? slots, float scale, {WORKSPACE}, Tensor(e!) out, Tensor(f!)? lse) -> ()",
     "add_norm": "(Tensor x, Tensor(a!)? residual, Tensor weight, float eps) -> Tensor",
-    "rotate_": "(Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin) -> ()",
+    "rotate_": "(Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin, Tensor? q_norm, Tensor? k_norm, float eps) -> ()",
     "silu_mul": "(Tensor gate_up) -> Tensor",
     "linear": "(Tensor x, Tensor weight, Tensor? bias, Tensor? scales) -> Tensor",
 }
@@ -190,7 +190,12 @@ def _add_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) ->
     return reference.add_norm(x, weight, eps=eps, residual=residual)
 
 
-_rotate_, _silu_mul = reference.rotate_, reference.silu_mul
+def _rotate_(*operands: Any) -> None:
+    *tensors, q_norm, k_norm, eps = operands
+    reference.rotate_(*tensors, q_norm=q_norm, k_norm=k_norm, eps=eps)
+
+
+_silu_mul = reference.silu_mul
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, scales: Tensor | None) -> Tensor:

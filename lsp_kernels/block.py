@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from . import reference
+from . import _ops
 from ._operands import explain
-from ._ops import operators
 
 # Looked up once: it takes longer than the checks.
-_add_norm = operators.add_norm.default
-_rotate_ = operators.rotate_.default
-_silu_mul = operators.silu_mul.default
+_add_norm = _ops.operators.add_norm.default
+_rotate_ = _ops.operators.rotate_.default
+_silu_mul = _ops.operators.silu_mul.default
 
 
 def add_norm(x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | None = None) -> Tensor:
@@ -71,10 +70,20 @@ def add_norm(x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | None =
     return out
 
 
-def rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+def rotate_(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> None:
     """Applies the rotary embedding to q and k, in place: turns the pairs (j, j + D / 2) of every head.
 
-    ``a, b = a cos - b sin, b cos + a sin`` for the two values of a pair.
+    ``a, b = a cos - b sin, b cos + a sin`` for the two values of a pair. With weights every head is normalised first,
+    as `add_norm` does it (Qwen3 has such norms), and rounded only after the turn.
 
     Parameters
     ----------
@@ -84,6 +93,10 @@ def rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
         share no memory with each other. The reference serves float64, for checks.
     cos, sin : Tensor, float32 (with float64 heads float64), [T, D / 2], contiguous
         Of every token's angles.
+    q_norm, k_norm : Tensor, [D], dtype of q, optional
+        The weights of RMSNorms of the heads of q and of k, both or neither.
+    eps : float
+        Added to the mean square of a head.
 
     Examples
     --------
@@ -94,7 +107,7 @@ def rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     >>> q, k
     (tensor([[[0., 1.]]]), tensor([[[-2.,  1.]]]))
     """
-    operands = (q, k, cos, sin)
+    operands = (q, k, cos, sin, q_norm, k_norm, eps)
     try:
         if q.requires_grad or k.requires_grad:
             explain("rotate_", *operands)
@@ -138,14 +151,50 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return out
 
 
+def warmup_block(
+    x: Tensor,
+    weight: Tensor,
+    q: Tensor,
+    k: Tensor,
+    gate_up: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+) -> None:
+    """Compiles the GPU kernels for calls of the operations of a block like these, with any number of tokens.
+
+    The first call of an operation compiles its kernel, which takes seconds and fails inside a CUDA graph capture. Given
+    are operands of `add_norm` (compiled with a residual that lies as x does, and without one), of `rotate_` and of
+    `silu_mul`; nothing is written to them. On a CPU there is nothing to compile.
+
+    Other kernels serve calls with another dtype, hidden size or head dimension, with or without `q_norm` and `k_norm`,
+    where a stride stops or starts being a multiple of 16 elements (as that of a single token may) or an address one of
+    16 bytes, and on AMD tensors of 2 GiB and more. Warm up once for each kind of call.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lsp_kernels import warmup_block
+    >>> q, k, v = torch.randn(6, 4, 32).split([2, 1, 1], dim=1)
+    >>> warmup_block(torch.randn(6, 64), torch.ones(64), q, k, torch.randn(6, 2 * 96))
+    """
+    angles = torch.zeros(q.size(0), q.size(-1) // 2, device=q.device)
+    explain("add_norm", x, None, weight, 0.0)
+    explain("rotate_", q, k, angles, angles, q_norm, k_norm, 0.0)
+    explain("silu_mul", gate_up)
+    if x.device.type != "cuda" or _ops.triton_reason(x.device) is not None:
+        return
+    from .triton.warmup import compile_block
+
+    with torch.cuda.device(x.device):
+        compile_block(x, weight, q, k, gate_up, q_norm, k_norm)
+
+
 def _in_float64(name: str, *operands: Any) -> Any:
     """The definition itself, which is exact there; for checks of whole models."""
     explain(name, *operands)
     with torch.no_grad():
-        if name != "add_norm":
-            return getattr(reference, name)(*operands)
-        x, residual, weight, eps = operands
-        return reference.add_norm(x, weight, eps=eps, residual=residual)
+        return getattr(_ops, f"_{name}")(*operands)
 
 
 def _written(*tensors: Tensor) -> None:

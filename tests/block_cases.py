@@ -65,22 +65,30 @@ class NormCase:
 
 @dataclass(frozen=True)
 class RotationCase:
-    """Heads of a fused projection, all of it, and the angles of the tokens."""
+    """Heads of a fused projection, all of it, the angles of the tokens, and the weights of the heads' norms if any."""
 
     fused: Tensor
     heads: tuple[int, int]
     angles: Tensor
+    norms: tuple[Tensor, Tensor] | None = None
+    eps: float = 0.0
 
     def check(self, backend: Any) -> None:
         n_q, n_k = self.heads
         before, turned = self.fused.clone(), n_q + n_k
         cos, sin = self.angles.cos(), self.angles.sin()
-        backend.rotate_(self.fused[:, :n_q], self.fused[:, n_q:turned], cos, sin)
+        named = dict(zip(("q_norm", "k_norm"), self.norms or (), strict=False))
+        backend.rotate_(self.fused[:, :n_q], self.fused[:, n_q:turned], cos, sin, **named, eps=self.eps)
         same(self.fused[:, turned:], before[:, turned:])
-        half = before.shape[-1] // 2
-        z = wide(before[:, :turned, :half]) + 1j * wide(before[:, :turned, half:])
+        half, torchs, exact = before.shape[-1] // 2, before[:, :turned], wide(before[:, :turned])
+        if self.norms is not None:
+            weights = [w.expand(n, -1) for w, n in zip(self.norms, self.heads, strict=True)]
+            kinds = zip(torchs.split(self.heads, dim=1), self.norms, strict=True)
+            torchs = torch.cat([F.rms_norm(x, x.shape[-1:], w, self.eps) for x, w in kinds], dim=1)
+            exact = exact / np.sqrt((exact * exact).mean(-1, keepdims=True) + self.eps) * wide(torch.cat(weights))
+        z = exact[..., :half] + 1j * exact[..., half:]
         z = z * (wide(cos) + 1j * wide(sin))[:, None]  # a turn is a product of complex numbers
-        a, b = before[:, :turned].float().chunk(2, dim=-1)
+        a, b = torchs.float().chunk(2, dim=-1)
         c, s = cos[:, None], sin[:, None]
         torchs = torch.cat([a * c - b * s, b * c + a * s], dim=-1).to(before.dtype)
         got = self.fused[:, :turned].contiguous()
@@ -120,7 +128,9 @@ def rotation_cases(draw: st.DrawFn) -> RotationCase:
     size, dtype, seed = draw(st.sampled_from([2, 6, 16, 32, 34, 80, 128, 256])), draw(dtypes), draw(seeds)
     tokens, heads = draw(st.sampled_from(ROWS)), draw(st.sampled_from([(1, 1), (4, 4), (7, 1), (3, 2)]))
     fused = values((tokens, sum(heads) + heads[1], size), dtype, seed, 2.0, draw(st.sampled_from([0, 4])))
-    return RotationCase(fused, heads, values((tokens, size // 2), torch.float32, seed + 1, 30.0))
+    angles = values((tokens, size // 2), torch.float32, seed + 1, 30.0)
+    norms = [values((size,), dtype, seed + i) for i in (2, 3)] if draw(st.booleans()) else None
+    return RotationCase(fused, heads, angles, norms and tuple(norms), draw(st.sampled_from([1e-12, 1e-6, 1e-5])))
 
 
 @st.composite

@@ -27,10 +27,19 @@ def plain_add_norm(x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | 
     return F.rms_norm(x if residual is None else residual.add_(x), x.shape[-1:], weight, eps)
 
 
-def plain_rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+def plain_rotate_(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> None:
     cos, sin = cos[:, None].to(q.dtype), sin[:, None].to(q.dtype)  # as usual code has it
-    for x in (q, k):
-        a, b = x.chunk(2, dim=-1)
+    for x, weight in ((q, q_norm), (k, k_norm)):
+        a, b = (x if weight is None else F.rms_norm(x, x.shape[-1:], weight, eps)).chunk(2, dim=-1)
         x.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1))
 
 

@@ -84,8 +84,10 @@ class Block(nn.Module):
         qkv = self.qkv(self.attn_norm(x, change)).view(len(x), -1, self.head_dim)
         q, k, v = qkv.split([n_heads, n_kv_heads, n_kv_heads], dim=1)  # views
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        rotate_(q, k, cos, sin)
+            norms = {"q_norm": self.q_norm.weight, "k_norm": self.k_norm.weight}
+            rotate_(q, k, cos, sin, **norms, eps=self.q_norm.eps)
+        else:
+            rotate_(q, k, cos, sin)
         attended = self.out(attend(q, k, v).flatten(1))
         out: Tensor = self.down(silu_mul(self.gate_up(self.mlp_norm(x, attended))))
         return out

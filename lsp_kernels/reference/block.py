@@ -22,11 +22,26 @@ def add_norm(x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | None =
     return (exact * size * weight).to(x.dtype).contiguous()
 
 
-def rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotary embedding of q and k in place: turns the pairs (j, j + D / 2); arguments as in `lsp_kernels.rotate_`."""
+def rotate_(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> None:
+    """Rotary embedding of q and k in place: turns the pairs (j, j + D / 2); arguments as in `lsp_kernels.rotate_`.
+
+    With weights the heads are normalised first, and not rounded before they are turned.
+    """
     cos, sin = cos[:, None], sin[:, None]  # the same for all heads
-    for x in (q, k):
-        a, b = x.to(cos.dtype).chunk(2, dim=-1)
+    for x, weight in ((q, q_norm), (k, k_norm)):
+        exact = x.to(cos.dtype)
+        if weight is not None:
+            exact = add_norm(exact, weight.to(cos.dtype), eps=eps)
+        a, b = exact.chunk(2, dim=-1)
         x.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1))
 
 

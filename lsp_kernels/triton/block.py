@@ -65,32 +65,51 @@ def add_norm_kernel(
 
 @triton.jit
 def turn_heads(
-    x_ptr, first, heads, s_h, cos, sin, D: tl.constexpr, STEP: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr,
+    weight_ptr,
+    first,
+    heads,
+    s_h,
+    cos,
+    sin,
+    eps,
+    D: tl.constexpr,
+    STEP: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Turns HEADS heads of one token from the first on, in place."""
+    """Turns HEADS heads of one token from the first on, in place, with a weight after their norm."""
     o_j = tl.arange(0, BLOCK)
     o_h = first + tl.arange(0, HEADS)
-    m = (o_h < heads)[:, None] & (o_j < D // 2)[None, :]
+    m_j = o_j < D // 2
+    m = (o_h < heads)[:, None] & m_j[None, :]
     p_a = x_ptr + (o_h.to(tl.int64) * s_h * STEP)[:, None] + o_j[None, :]  # [HEADS, BLOCK]
     p_b = p_a + D // 2
     a = tl.load(p_a, mask=m, other=0.0).to(tl.float32)
     b = tl.load(p_b, mask=m, other=0.0).to(tl.float32)
+    if weight_ptr is not None:
+        factor = tl.rsqrt(tl.sum(a * a + b * b, 1) / D + eps)[:, None]  # [HEADS, 1]
+        a *= factor * tl.load(weight_ptr + o_j, mask=m_j, other=0.0).to(tl.float32)[None, :]
+        b *= factor * tl.load(weight_ptr + D // 2 + o_j, mask=m_j, other=0.0).to(tl.float32)[None, :]
     tl.store(p_a, a * cos - b * sin, mask=m)
     tl.store(p_b, b * cos + a * sin, mask=m)
 
 
-@triton.jit(do_not_specialize=["s_qt", "s_qh", "s_kt", "s_kh", "n_q", "n_k"])
+@triton.jit(do_not_specialize=["s_qt", "s_qh", "s_kt", "s_kh", "n_q", "n_k", "eps"])
 def rotate_kernel(
     q_ptr,
     k_ptr,
     cos_ptr,
     sin_ptr,
+    q_norm_ptr,
+    k_norm_ptr,
     s_qt: tl.int64,
     s_qh: tl.int64,
     s_kt: tl.int64,
     s_kh: tl.int64,
     n_q,
     n_k,
+    eps,
     D: tl.constexpr,
     STEP: tl.constexpr,
     HEADS: tl.constexpr,
@@ -106,9 +125,11 @@ def rotate_kernel(
     cos = tl.load(cos_ptr + p, mask=o_j < D // 2, other=0.0)[None, :]
     sin = tl.load(sin_ptr + p, mask=o_j < D // 2, other=0.0)[None, :]
     if i < tiles_q:
-        turn_heads(q_ptr + i_t * s_qt * STEP, i * HEADS, n_q, s_qh, cos, sin, D, STEP, HEADS, BLOCK)
+        p_q = q_ptr + i_t * s_qt * STEP
+        turn_heads(p_q, q_norm_ptr, i * HEADS, n_q, s_qh, cos, sin, eps, D, STEP, HEADS, BLOCK)
     else:
-        turn_heads(k_ptr + i_t * s_kt * STEP, (i - tiles_q) * HEADS, n_k, s_kh, cos, sin, D, STEP, HEADS, BLOCK)
+        p_k = k_ptr + i_t * s_kt * STEP
+        turn_heads(p_k, k_norm_ptr, (i - tiles_q) * HEADS, n_k, s_kh, cos, sin, eps, D, STEP, HEADS, BLOCK)
 
 
 @triton.jit(do_not_specialize=["s_row", "size"])
@@ -150,9 +171,11 @@ def add_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> 
     return out
 
 
-def rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+def rotate_(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float
+) -> None:
     """The operator ``rotate_``."""
-    check_rotate_(q, k, cos, sin, floats=FLOATS)
+    check_rotate_(q, k, cos, sin, q_norm, k_norm, eps, floats=FLOATS)
     (tokens, n_q, size), n_k = q.shape, k.size(1)
     if tokens * (n_q + n_k) == 0:
         return
@@ -160,7 +183,19 @@ def rotate_(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     step, options = unit_of(*strides), config_of(q).rotation(size)
     tiles = triton.cdiv(n_q, options["HEADS"]) + triton.cdiv(n_k, options["HEADS"])
     rotate_kernel[(tokens * tiles,)](
-        q, k, cos, sin, *(stride // step for stride in strides), n_q, n_k, D=size, STEP=step, **options
+        q,
+        k,
+        cos,
+        sin,
+        q_norm,
+        k_norm,
+        *(stride // step for stride in strides),
+        n_q,
+        n_k,
+        eps,
+        D=size,
+        STEP=step,
+        **options,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which calls make Triton compile every commit or head kernel that calls of one kind may need."""
+"""Which calls make Triton compile every commit, head or block kernel that calls of one kind may need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import commit, head
+from . import block, commit, head
 from .configs.commit import split_counts
 from .configs.head import tiles_of
 
@@ -64,6 +64,34 @@ def compile_head(
         head.linear_commit_prefix(
             row, weight, bias, *_one_sequence(*sequences), *tables, *rule, table, log_odds, None, None, config=tile
         )
+
+
+def compile_block(
+    x: Tensor,
+    weight: Tensor,
+    q: Tensor,
+    k: Tensor,
+    gate_up: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+) -> None:
+    """Runs the three operations on one token that lies as the first of those given.
+
+    A kernel depends on the dtype, on the hidden size or the head dimension, on which strides and addresses are aligned,
+    on whether there is a residual or norms of heads, and on nothing else.
+    """
+    angles = torch.zeros(1, q.size(-1) // 2, device=q.device)
+    for residual in (None, _one_token(x)):
+        block.add_norm(_one_token(x), residual, weight, 1.0)
+    block.rotate_(_one_token(q), _one_token(k), angles, angles, q_norm, k_norm, 1.0)
+    block.silu_mul(_one_token(gate_up))
+
+
+def _one_token(x: Tensor) -> Tensor:
+    """A token of zeros with the strides of x, and an address as far from a multiple of 16 bytes."""
+    shift = x.data_ptr() % 16 // x.element_size()
+    room = x.new_zeros(shift + x.size(-1) + sum(n * s for n, s in zip(x.shape[1:-1], x.stride()[1:-1], strict=True)))
+    return room[shift:].as_strided((1, *x.shape[1:]), x.stride())
 
 
 def _one_sequence(

@@ -255,7 +255,11 @@ class Fuzz:
             fused = self.tensor([tokens, 5, size], dtype)
             q, k = (fused[:, :3], fused[:, 3:]) if fused.dim() > 1 else (fused, fused)
         cos, sin = (self.result(q, [tokens, size // 2], torch.float32) for _ in range(2))
-        return [q, q if self.chance(self.wrong) else k, cos, sin]
+        norms = [self.tensor([size], dtype) for _ in range(2)] if self.chance(0.5) else [None, None]
+        if self.chance(self.wrong):
+            norms[r.randrange(2)] = None
+        eps = r.choice([math.nan, math.inf, -1.0]) if self.chance(self.wrong) else 1e-6
+        return [q, q if self.chance(self.wrong) else k, cos, sin, *norms, eps]
 
     def silu_mul(self) -> list[Any]:
         size = 2 * self.random.choice([1, 2, 7, 8, 9, 16, 33, 300])

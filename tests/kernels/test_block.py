@@ -163,7 +163,8 @@ def test_opcheck() -> None:
     q, k, cos, sin = torch.randn(5, 3, 8), torch.randn(5, 1, 8), torch.randn(5, 4), torch.randn(5, 4)
     torch.library.opcheck(OPERATORS.add_norm.default, (x, residual, weight, 1e-6))
     torch.library.opcheck(OPERATORS.add_norm.default, (x.requires_grad_(), None, weight.requires_grad_(), 1e-6))
-    torch.library.opcheck(OPERATORS.rotate_.default, (q, k, cos, sin))
+    torch.library.opcheck(OPERATORS.rotate_.default, (q, k, cos, sin, None, None, 0.0))
+    torch.library.opcheck(OPERATORS.rotate_.default, (q, k, cos, sin, torch.ones(8), torch.ones(8), 1e-6))
     torch.library.opcheck(OPERATORS.silu_mul.default, (torch.randn(5, 8, requires_grad=True),))
 
 
@@ -172,6 +173,7 @@ def layer(x: Tensor, residual: Tensor, weight: Tensor, cos: Tensor, sin: Tensor)
     fused = add_norm(x, weight, eps=1e-6, residual=residual).view(len(x), 4, -1) * 2
     q, k, v = fused.split([2, 1, 1], dim=1)
     rotate_(q, k, cos, sin)
+    rotate_(q, k, cos, sin, q_norm=weight[:8], k_norm=weight[8:16], eps=1e-6)
     return silu_mul(fused.flatten(1)), q, k, v
 
 
@@ -249,6 +251,12 @@ REFUSED: list[tuple[Callable[..., object], dict[str, object], str]] = [
     (rotate_, {"cos": torch.zeros(4, 6)}, r"Invalid shape of cos: expected \[4, 3\], got \[4, 6\]"),
     (rotate_, {"sin": torch.zeros(4, 3).half()}, "Invalid dtype of sin: expected torch.float32 with heads"),
     (rotate_, {"sin": torch.zeros(3, 4).T}, "Invalid strides of sin: expected contiguous"),
+    (rotate_, {"q_norm": torch.ones(6)}, "Invalid q_norm: expected norms of q and of k or neither, got one"),
+    (rotate_, {"q_norm": torch.ones(6), "k_norm": torch.ones(3)}, r"Invalid shape of k_norm: expected \[6\]"),
+    (rotate_, {"q_norm": torch.ones(6).half(), "k_norm": torch.ones(6)}, "Invalid dtype of q_norm: .* as q"),
+    (rotate_, {"q_norm": WHOLE[0, 0], "k_norm": torch.ones(6), "q": WHOLE[:, :3], "k": WHOLE[:, 3:]},
+     "Invalid q: expected memory of its own, got memory of q_norm"),
+    (rotate_, {"eps": math.inf}, "Invalid eps: expected a finite number >= 0, got inf"),
     (rotate_, {"q": leaf(4, 3, 6)}, "Invalid q: .*got a leaf that requires a gradient"),
     (rotate_, {"k": torch.zeros(4, 1, 6).expand(4, 3, 6)}, "Invalid strides of k: expected an element of its own"),
     (rotate_, {"q": WHOLE[:, :3], "k": WHOLE[:, 2:]}, "Invalid k: expected memory of its own, got memory of q"),

@@ -62,7 +62,15 @@ def sound() -> dict[str, dict[str, Any]]:
         "suffix_attention": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM},
         "suffix_attention_into": {**tokens, **caches, **lengths, "scale": 1.0, **ROOM, **RESULTS},
         "add_norm": {"x": zeros(6, 10), "residual": zeros(6, 10), "weight": zeros(10), "eps": 1e-6},
-        "rotate_": {"q": tokens["q"], "k": tokens["k"], "cos": zeros(6, 16), "sin": zeros(6, 16)},
+        "rotate_": {
+            "q": tokens["q"],
+            "k": tokens["k"],
+            "cos": zeros(6, 16),
+            "sin": zeros(6, 16),
+            "q_norm": zeros(32),
+            "k_norm": zeros(32),
+            "eps": 1e-6,
+        },
         "silu_mul": {"gate_up": zeros(6, 10)},
         "linear": {"x": zeros(6, 5), "weight": zeros(10, 5), "bias": zeros(10), "scales": None},
     }
@@ -238,6 +246,14 @@ ROTATIONS = [
     {"cos": zeros(6, 16).double()},
     {"sin": zeros(6, 16).half()},
     {"sin": zeros(16, 6).T},
+    {"q_norm": None},
+    {"k_norm": None},
+    {"q_norm": zeros(16)},
+    {"q_norm": zeros(1, 32)},
+    {"q_norm": zeros(32).half()},
+    {"k_norm": zeros(64)[::2]},
+    {"eps": math.nan},
+    {"eps": -1e-9},
 ]
 GATES = [
     {"gate_up": zeros(())},

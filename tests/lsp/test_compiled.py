@@ -1,15 +1,30 @@
 """Compiled blocks decode what the others do, with one graph for all layers and lengths."""
 
+import re
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor import config as inductor_config
+from torch._inductor.utils import run_and_get_code
 
 import lsp
 from lsp.models.compiled import CompiledTransformer, run_block
+from lsp.models.config import ModelConfig
 from lsp_kernels import PrefixCache
 from tests.lsp.checkpoints import FAMILIES
 
 PROMPTS = ["Use 2, 9 and 14 to make 4.\n", "Use 3, 5 and 7 to make 15.\n", "Use 1, 2 and 8 to make 9.\n"]
+
+
+SHAPE = ModelConfig(
+    vocab_size=50, d_model=64, n_layers=2, n_heads=2, n_kv_heads=1, head_dim=32, mlp_size=48, max_length=64,
+    rope_theta=1e4, norm_eps=1e-5,
+)  # fmt: skip
+SHAPES = {"plain": SHAPE, "biases": replace(SHAPE, qkv_bias=True), "norms of heads": replace(SHAPE, qk_norm=True)}
+# What compiled code calls: products of torch's libraries, operators, and kernels that torch has written itself.
+CALLED = r"^\s*(?:\w+ = )?(extern_kernels\.\w+|torch\.ops\.[\w.]+|(?:cpp|triton)_\w+)(?:\.run)?\("
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +81,38 @@ def test_every_family_computes_the_same_when_compiled(family, tmp_path):
         ]
         torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
     assert caches[0].frozen == caches[1].frozen == [3, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_code_of_a_compiled_layer_makes_nine_calls(shape: str, dtype: torch.dtype) -> None:
+    """Compiled for this CPU: four products, attention, its rotation, two norms, the gate, and no copy in between."""
+    model = CompiledTransformer(SHAPES[shape]).requires_grad_(False).to(dtype)
+    border = torch.tensor([0, 7], dtype=torch.int32)
+    with inductor_config.patch(fx_graph_cache=False):
+        _, codes = run_and_get_code(model, torch.arange(7), torch.arange(7), border, model.new_cache(1, 16), [3])
+    (code,) = codes
+    body = code[code.index("def call(") : code.index("runner = ")]
+    calls = [name.removesuffix(".default") for name in re.findall(CALLED, body, re.M)]
+    first = "extern_kernels.addmm" if SHAPES[shape].qkv_bias else "extern_kernels.mm"
+    norm, product = "torch.ops.lsp.add_norm", "extern_kernels.mm"
+    attention = ["torch.ops.lsp.rotate_", "torch.ops.lsp.suffix_attention", product]
+    assert calls == [norm, first, *attention, norm, product, "torch.ops.lsp.silu_mul", product]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "how"),
+    [
+        pytest.param({}, {"graph": True}, id="captured passes"),
+        pytest.param({"dtype": "int8"}, {}, id="int8"),
+        pytest.param({}, {"batch_size": 2}, id="a batch kept full"),
+        pytest.param({"dtype": "int8"}, {"graph": True, "batch_size": 2}, id="all of them"),
+    ],
+)
+def test_compiled_blocks_decode_the_same_with_graphs_int8_and_batches(loaded: dict, how: dict) -> None:
+    plain, model = (lsp.load("tiny", compile=compiled, **loaded) for compiled in (False, True))
+    ours, theirs = (lsp.generate(each, PROMPTS, max_new_tokens=24, **how) for each in (model, plain))
+    assert [(each.tokens, each.passes) for each in ours] == [(each.tokens, each.passes) for each in theirs]
 
 
 def test_another_cache_and_tensor_parallel_are_refused():

@@ -110,8 +110,10 @@ class Served:
     def add_norm(self, x: Tensor, weight: Tensor, *, eps: float, residual: Tensor | None = None) -> Tensor:
         return self.module.add_norm(x, residual, weight, eps)
 
-    def rotate_(self, *operands: Tensor) -> None:
-        self.module.rotate_(*operands)
+    def rotate_(
+        self, *tensors: Tensor, q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 0.0
+    ) -> None:
+        self.module.rotate_(*tensors, q_norm, k_norm, eps)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return self.module.silu_mul(gate_up)

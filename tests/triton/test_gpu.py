@@ -19,13 +19,17 @@ from lsp_kernels import (
     PrefixRule,
     Vocabulary,
     Workspace,
+    add_norm,
     commit_prefix,
     linear_commit_prefix,
     linear_token_stats,
     reference,
+    rotate_,
+    silu_mul,
     suffix_attention,
     token_stats,
     warmup_attention,
+    warmup_block,
     warmup_commit,
     warmup_head,
 )
@@ -252,3 +256,46 @@ def test_a_captured_head_replays_on_new_hidden_states(gpu: Gpu) -> None:
         torch.cuda.synchronize()
         expected = reference.linear_commit_prefix(hidden, weight, n_active=counts, rule=rule)
         torch.testing.assert_close(commit.top1, expected.top1, rtol=1e-4, atol=1e-3)
+
+
+class BlockCase:
+    """Operands of a block's operations on the GPU, and a run of these."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        self.x, self.residual, self.gate_up = (torch.randn(rows, size).bfloat16().to("cuda") for _ in range(3))
+        self.weight = torch.randn(size).bfloat16().to("cuda")
+        self.q, self.k, _ = torch.randn(rows, 8, 64).bfloat16().to("cuda").split([4, 2, 2], dim=1)
+        self.norms = {name: torch.randn(64).bfloat16().to("cuda") for name in ("q_norm", "k_norm")}
+        self.angles = torch.randn(2, rows, 32).to("cuda").unbind()
+
+    def warm_up(self) -> None:
+        warmup_block(self.x, self.weight, self.q, self.k, self.gate_up, **self.norms)
+
+    def run(self) -> tuple[torch.Tensor, torch.Tensor]:
+        rotate_(self.q, self.k, *self.angles, **self.norms, eps=1e-6)
+        return add_norm(self.x, self.weight, eps=1e-6, residual=self.residual), silu_mul(self.gate_up)
+
+
+@pytest.mark.gpu("sm_90")
+def test_a_warmup_of_a_block_writes_nothing_and_each_operation_is_one_launch(gpu: Gpu) -> None:
+    case = BlockCase(*gpu.sized((64, 4096), virtual=(3, 64)))
+    before = {name: tensor.cpu().clone() for name, tensor in vars(case).items() if isinstance(tensor, torch.Tensor)}
+    case.warm_up()
+    for name, tensor in before.items():
+        same(getattr(case, name).cpu(), tensor)
+    assert gpu.launched(case.run) == ["rotate_kernel", "add_norm_kernel", "silu_mul_kernel"]
+
+
+@pytest.mark.gpu
+@pytest.mark.real_gpu
+def test_a_block_that_was_warmed_up_is_captured_by_its_first_call(gpu: Gpu) -> None:
+    case, graph = BlockCase(7, 4000), torch.cuda.CUDAGraph()
+    case.warm_up()
+    with torch.cuda.graph(graph):
+        out, gated = case.run()
+    case.x.copy_(torch.randn(case.x.shape))
+    expected = reference.add_norm(case.x, case.weight, eps=1e-6, residual=case.residual.clone())
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(out, expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(gated, reference.silu_mul(case.gate_up), rtol=0.02, atol=0.02)

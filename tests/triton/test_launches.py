@@ -165,7 +165,8 @@ def block_call(made: Build) -> None:
             block.silu_mul(tensor(2, 2 * size, place=0))
         else:
             tables = (tensor(2, size // 2, place=place, dtype=torch.float32, shift=0) for place in (2, 3))
-            block.rotate_(tensor(2, 3, size, place=0), tensor(2, 1, size, place=1), *tables)
+            norms = [tensor(size, place=place, shift=0) if "q_norm_ptr" in made.signature else None for place in (4, 5)]
+            block.rotate_(tensor(2, 3, size, place=0), tensor(2, 1, size, place=1), *tables, *norms, 1e-6)
 
 
 CALLS = {"commit": commit_call, "attention": attention_call, "head": head_call, "block": block_call}

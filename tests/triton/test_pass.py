@@ -19,13 +19,13 @@ SHAPE = ModelConfig(
     vocab_size=50, d_model=64, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=32, mlp_size=48, max_length=64,
     rope_theta=1e4, norm_eps=1e-5,
 )  # fmt: skip
-SHAPES = {"plain": SHAPE, "biases": replace(SHAPE, qkv_bias=True)}
+SHAPES = {"plain": SHAPE, "biases": replace(SHAPE, qkv_bias=True), "norms of heads": replace(SHAPE, qk_norm=True)}
 POSITIONS = torch.arange(6)
 
 
-def model_of(shape: ModelConfig = SHAPE) -> Transformer:
+def model_of(shape: ModelConfig = SHAPE, dtype: torch.dtype = torch.float32) -> Transformer:
     torch.manual_seed(0)
-    return Transformer(shape).requires_grad_(False)
+    return Transformer(shape).requires_grad_(False).to(dtype)
 
 
 def on_gpu(model: Transformer) -> Transformer:
@@ -43,7 +43,7 @@ class Cache:
 
     def __init__(self, model: Transformer, device: str, prefix: int) -> None:
         shape = (model.config.n_layers, 1, model.config.n_kv_heads, prefix + 8, model.config.head_dim)
-        self.k, self.v = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+        self.k, self.v = (torch.zeros(shape, dtype=model.embedding.weight.dtype, device=device) for _ in range(2))
         lengths = ([0, len(POSITIONS)], [prefix], [2])
         self.lengths = [torch.tensor(x, dtype=torch.int32).to(device) for x in lengths]
         self.workspace = Workspace()
@@ -59,9 +59,10 @@ def pass_of(model: Transformer, device: str, prefix: int = 0) -> Callable[[], Te
 
 @pytest.mark.gpu("sm_80")
 @pytest.mark.parametrize("prefix", [0, 600], ids=["whole", "keys shared by programs"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_layer_has_nine_launches(gpu: RealGpu | VirtualGpu, shape: str, prefix: int) -> None:
-    model = on_gpu(model_of(SHAPES[shape]))
+def test_a_layer_has_nine_launches(gpu: RealGpu | VirtualGpu, shape: str, dtype: torch.dtype, prefix: int) -> None:
+    model = on_gpu(model_of(SHAPES[shape], dtype))
     run = pass_of(model, "cuda", prefix)
     run()  # grows the workspace
     with_layer = gpu.launched(run)
@@ -75,8 +76,9 @@ def test_a_layer_has_nine_launches(gpu: RealGpu | VirtualGpu, shape: str, prefix
 
 
 @pytest.mark.gpu("sm_90")
-def test_a_pass_gives_what_it_gives_on_a_cpu(gpu: RealGpu | VirtualGpu) -> None:
-    model = model_of()
+@pytest.mark.parametrize("shape", ["plain", "norms of heads"])
+def test_a_pass_gives_what_it_gives_on_a_cpu(gpu: RealGpu | VirtualGpu, shape: str) -> None:
+    model = model_of(SHAPES[shape])
     expected = pass_of(model, "cpu")()
     found = pass_of(on_gpu(model), "cuda")().cpu()
     assert len(set(expected.argmax(-1).tolist())) > 1

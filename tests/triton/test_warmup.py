@@ -1,4 +1,4 @@
-"""Warming up attention compiles what later calls need: Triton is asked which kernels their launches would use."""
+"""Warming up attention or a block compiles what later calls need: Triton is asked which kernels they would use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from lsp_kernels.triton import attention
+from lsp_kernels.triton import attention, block
+from lsp_kernels.triton.warmup import compile_block
 from tests.attention_cases import AttentionCase, make_case
 from tests.triton.launches import Compilation, captured
 
@@ -46,6 +47,50 @@ def test_attention_needs_no_kernel_that_was_not_warmed_up(
             used |= compilations(attention.suffix_attention_into, case, return_lse, shift=tokens % 4)
     assert used <= warm
     assert len(used) > 3
+
+
+Block = tuple[torch.Tensor, ...]
+
+
+def block_operands(tokens: int, dtype: torch.dtype, gap: int, norms: bool = True) -> Block:
+    """Rows, a weight, heads of a fused projection, gates, perhaps weights of heads. With a gap tokens are unaligned."""
+
+    def rows(size: int) -> torch.Tensor:
+        return moved(torch.zeros(tokens, size + gap, dtype=dtype), gap)[:, :size]
+
+    q, k, _ = rows(4 * 32).unflatten(1, (4, 32)).split([2, 1, 1], dim=1)
+    weights = (torch.ones(32, dtype=dtype), torch.ones(32, dtype=dtype)) if norms else (None, None)
+    return rows(48), torch.ones(48, dtype=dtype), q, k, rows(2 * 80), *weights
+
+
+def block_compilations(operands: Block) -> set[Compilation]:
+    x, weight, q, k, gate_up, *norms = operands
+    with captured("sm_90") as launched:
+        block.add_norm(x, None, weight, 1e-5)
+        block.add_norm(x, moved_like(x), weight, 1e-6)
+        block.rotate_(q, k, *torch.zeros(2, len(q), 16), *norms, 1e-6)
+        block.silu_mul(gate_up)
+    return set(launched)
+
+
+def moved_like(x: torch.Tensor) -> torch.Tensor:
+    """Another tensor that lies as x does."""
+    shift = x.data_ptr() % 16 // x.element_size()
+    return torch.zeros(shift + x.stride(0) * len(x), dtype=x.dtype)[shift:].as_strided(x.shape, x.stride())
+
+
+@pytest.mark.parametrize("gap", [0, 1], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("norms", [True, False], ids=["norms of heads", "plain heads"])
+def test_a_block_needs_no_kernel_that_was_not_warmed_up(norms: bool, gap: int) -> None:
+    """With any number of tokens; other dtypes, norms and strides need others."""
+    with captured("sm_90") as launched:
+        compile_block(*block_operands(3, torch.bfloat16, gap, norms))
+    warm = set(launched)
+    assert len(warm) == 4
+    for tokens in (2, 16, 700, *([] if gap else [1])):  # torch gives a single token the strides of an aligned one
+        assert block_compilations(block_operands(tokens, torch.bfloat16, gap, norms)) == warm
+    for other in ((torch.half, gap, norms), (torch.bfloat16, 1 - gap, norms), (torch.bfloat16, gap, not norms)):
+        assert block_compilations(block_operands(3, *other)) != warm
 
 
 def test_addresses_of_another_divisibility_need_other_kernels() -> None:

@@ -243,12 +243,14 @@ def build_block(
     size: int = HIDDEN_SIZE,
     *,
     residual: bool = True,
+    norms: bool = False,
     aligned: bool = True,
     near: bool = True,
 ) -> Build:
     """A build of a block kernel as a launch would compile it. `size`: of rows or heads, which is compiled in.
 
-    `aligned`: addresses and strides of what is given are divisible by 16. `near`: each tensor has less than 2 GiB.
+    `norms`: of heads that are turned. `aligned`: addresses and strides of what is given are divisible by 16. `near`:
+    each tensor has less than 2 GiB.
     """
     config = configs.block.BLOCK[architecture][dtype]
     by_kernel = {
@@ -258,8 +260,10 @@ def build_block(
     }
     chosen = by_kernel[kernel.__name__]()
     options = {name: chosen.pop(name) for name in ("num_warps", "num_stages")}
-    absent = {} if residual else {"residual_ptr": None}
-    constants: dict[str, Any] = {**chosen, "D": size, "STEP": block.UNIT if aligned else 1, **absent}
+    absent = ["residual_ptr"] * (not residual) + ["q_norm_ptr", "k_norm_ptr"] * (not norms)
+    constants: dict[str, Any] = {
+        **chosen, "D": size, "STEP": block.UNIT if aligned else 1, **dict.fromkeys(absent),
+    }  # fmt: skip
     constants = {name: constants[name] for name in kernel.arg_names if name in constants}
     signature = {}
     for name in kernel.arg_names:
@@ -269,7 +273,8 @@ def build_block(
     pointers = tuple(name for name in signature if name.endswith("_ptr"))
     given = () if aligned else ("x_ptr", "residual_ptr", "q_ptr", "k_ptr")
     variant = [str(dtype)[6:], *([f"size {size}"] if "D" in constants else [])]
-    variant += ["residual"] * ("residual_ptr" in signature) + ["over 2 GiB"] * (not near)
+    variant += ["residual"] * ("residual_ptr" in signature) + ["norms"] * ("q_norm_ptr" in signature)
+    variant += ["over 2 GiB"] * (not near)
     variant += ["unaligned"] * (not aligned)
     return Build(
         "block",
@@ -382,12 +387,15 @@ def _shipped_block(architecture: str) -> Iterator[Build]:
         yield build_block(norm, architecture, dtype, 32768)
         yield build_block(norm, architecture, dtype, 128, residual=False)
         yield build_block(rotate, architecture, dtype, 128)
+        yield build_block(rotate, architecture, dtype, 128, norms=True)
         yield build_block(gate, architecture, dtype)
     yield build_block(norm, architecture, size=3584)
     for size in (64, 80, 256):
         yield build_block(rotate, architecture, size=size)
+    yield build_block(rotate, architecture, size=256, norms=True)
     far = ({"near": False},) if TARGETS[architecture].backend == "hip" else ()
     for options in ({"aligned": False}, *far):
         yield build_block(norm, architecture, **options)
         yield build_block(rotate, architecture, size=128, **options)
+        yield build_block(rotate, architecture, size=128, norms=True, **options)
         yield build_block(gate, architecture, **options)

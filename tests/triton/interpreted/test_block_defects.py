@@ -37,6 +37,13 @@ def turned(served: Served) -> None:
     RotationCase(fused, (15, 7), values((5, 6), torch.float32, 6)).check(served)
 
 
+def normed(served: Served) -> None:
+    """The same of heads that are normalised first."""
+    fused = values((5, 29, 12), torch.float32, 13, gap=3)
+    weights = values((12,), torch.float32, 14), values((12,), torch.float32, 15)
+    RotationCase(fused, (15, 7), values((5, 6), torch.float32, 16), weights, 0.1).check(served)
+
+
 def aligned(served: Served) -> None:
     """The same with strides that are divisible by 16."""
     RotationCase(values((3, 9, 32), torch.half, 7), (5, 2), values((3, 16), torch.float32, 8)).check(served)
@@ -47,7 +54,7 @@ def gated(served: Served) -> None:
     GateCase(values((3, 2 * 77), torch.float32, 10, 3.0, gap=4)).check(served)
 
 
-CASES = {case.__name__: case for case in (added, rounded, plain, turned, aligned, gated)}
+CASES = {case.__name__: case for case in (added, rounded, plain, turned, normed, aligned, gated)}
 DEFECTS = [
     Defect("rows past the last", "block", "m_r = o_r < rows - first", "m_r = o_r < rows - first + 1", ("plain",)),
     Defect("values past a row", "block", "m_d = o_d < D", "m_d = o_d <= D", ("added", "plain")),
@@ -57,11 +64,11 @@ DEFECTS = [
            "x = before.to(tl.float32) + x.to(tl.float32)", ("rounded",)),
     Defect("sum not stored", "block", "tl.store(p_r, x, mask=m)", "pass", ("added",)),
     Defect("sum not added", "block", "(before.to(tl.float32) + x.to(tl.float32))", "(x.to(tl.float32))", ("added",)),
-    Defect("eps forgotten", "block", " / D + eps)", " / D)", ("added", "plain")),
+    Defect("eps forgotten", "block", "(x * x, 1) / D + eps)", "(x * x, 1) / D)", ("added", "plain")),
     Defect("mean over the tile", "block", "tl.sum(x * x, 1) / D", "tl.sum(x * x, 1) / BLOCK", ("added", "plain")),
     Defect("weight forgotten", "block", "* factor[:, None] * weight[None, :]", "* factor[:, None]", ("plain",)),
     Defect("heads past the last", "block", "m = (o_h < heads)[:, None]", "m = (o_h <= heads)[:, None]", ("turned",)),
-    Defect("pairs past the half", "block", "(o_j < D // 2)[None, :]\n", "(o_j <= D // 2)[None, :]\n", ("turned",)),
+    Defect("pairs past the half", "block", "m_j = o_j < D // 2", "m_j = o_j <= D // 2", ("turned",)),
     Defect("turned the other way", "block", "a * cos - b * sin", "a * cos + b * sin", ("turned",)),
     Defect("right half from the turned left", "block", "b * cos + a * sin", "b * cos + (a * cos - b * sin) * sin",
            ("turned",)),
@@ -69,6 +76,15 @@ DEFECTS = [
     Defect("keys by the stride of queries", "block", "n_k, s_kh, cos", "n_q, s_qh, cos", ("turned",)),
     Defect("tiles of keys begin late", "block", "(i - tiles_q) * HEADS", "i * HEADS", ("turned",)),
     Defect("unit of strides forgotten", "block", "s_h * STEP)[:, None]", "s_h)[:, None]", ("aligned",)),
+    Defect("norm of the left half", "block", "tl.sum(a * a + b * b, 1)", "tl.sum(a * a, 1)", ("normed",)),
+    Defect("mean over half a head", "block", "b * b, 1) / D + eps", "b * b, 1) / (D // 2) + eps", ("normed",)),
+    Defect("eps of heads forgotten", "block", "b * b, 1) / D + eps", "b * b, 1) / D", ("normed",)),
+    Defect("weight of the left half for the right", "block", "weight_ptr + D // 2 + o_j", "weight_ptr + o_j",
+           ("normed",)),
+    Defect("weight past the half", "block", "weight_ptr + D // 2 + o_j, mask=m_j", "weight_ptr + D + o_j, mask=m_j",
+           ("normed",)),
+    Defect("keys by the weight of queries", "block", "p_k, k_norm_ptr", "p_k, q_norm_ptr", ("normed",)),
+    Defect("left half not normalised", "block", "a *= factor *", "a *=", ("normed",)),
     Defect("gates past the last", "block", "m = o < size", "m = o <= size", ("gated",)),
     Defect("gate and product exchanged", "block", "p_gate + size + o, mask", "p_gate + o, mask", ("gated",)),
     Defect("sign of the exponent", "block", "tl.exp(-gate)", "tl.exp(gate)", ("gated",)),
