@@ -31,6 +31,9 @@ with needed_by("a picture of a trace"):
 COLUMNS, MOST_LINES, MOST_FRAMES, FRAMES_A_SECOND, HOLD = 60, 14, 80, 3, 8
 """Characters in a line of tokens, lines, frames, and for how many of these the last pass stays."""
 
+FRONT = ("now", "cut", "masked")
+"""What begins where all before it was committed in earlier passes."""
+
 WIDTH, HEAD, LINE_HEIGHT, VALUES, FOOT, GAP = 6.6, 1.15, 0.32, 1.25, 0.28, 0.15
 """In inches: a trace; the heading and the name of a scheduler with its notes; a line of tokens; the bars; a line of the
 legend; and what is between these."""
@@ -48,7 +51,7 @@ TEXT, MUTED, LINE, ACCENT, FLOOR, ISLANDS, BAR = (
     "#a9b4c1",
 )
 FILLS = {"frozen": "#e3e8ee", "front": "#d9eee1", "given": "#ffffff", "now": ACCENT, "cut": "#fff0cc"}
-LETTERS = {"now": "#ffffff", "cut": "#4d3500", "masked": MUTED, "dropped": MUTED}
+LETTERS = {"now": "#ffffff", "cut": "#4d3500", "masked": MUTED, "dropped": MUTED, "more": MUTED}
 EDGES = {"masked": "#97a2af", "cut": "#9a6a00", "given": LINE}
 WORDS = {
     "frozen": "in the cache",
@@ -103,7 +106,7 @@ def drawing(traces: Sequence[Trace], shown: Sequence[int]) -> Iterator[Picture]:
 
 
 class Chip(NamedTuple):
-    """A token, or a run of dropped or equal ones, at a place in the lines."""
+    """A token, a run of dropped or equal ones, or how many lines are left out, at a place in the lines."""
 
     line: int
     column: int
@@ -125,9 +128,23 @@ class Layout(NamedTuple):
             width = max(1, len(text))
             if column and column + width > COLUMNS:
                 line, column = line + 1, 0
-            chips.append(Chip(line, column, text[:COLUMNS], state))
+            chips.append(Chip(line, column, text if width <= COLUMNS else f"{text[: COLUMNS - 1]}…", state))
             line, column = (line + 1, 0) if ends else (line, column + width)
         return cls(range(line + 1), chips)
+
+    def window(self, room: int) -> list[Chip]:
+        """The chips of so many lines around the front of what is committed, and how many lines there are besides."""
+        over = len(self.lines) - room
+        if over <= 0:
+            return self.chips
+        front = next((chip.line for chip in self.chips if chip.state in FRONT), self.lines[-1])
+        begin = min(max(0, front - room // 3), over)
+        above = begin + 1 if begin else 0  # a hint takes a line itself
+        below = over - begin + 1 if begin < over else 0
+        seen = range(begin + bool(above), begin + room - bool(below))
+        places = ((0, above), (room - 1, below))
+        hints = [Chip(line, 0, f"… {count} more lines", "more") for line, count in places if count]
+        return [*hints, *(chip._replace(line=chip.line - begin) for chip in self.chips if chip.line in seen)]
 
 
 def texts(trace: Trace, all_cells: list[Cell]) -> list[tuple[str, str, bool]]:
@@ -219,7 +236,7 @@ class Picture(NamedTuple):
         for column, trace in enumerate(self.traces):
             k = min(at, len(trace.steps)) - 1
             tokens, values = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
-            draw_tokens(tokens, trace, k, at > len(trace.steps), figure.get_figwidth(), self.lines)
+            draw_tokens(tokens, trace, k, at >= len(trace.steps), figure.get_figwidth(), self.lines)
             draw_values(values, trace, k)
 
 
@@ -234,9 +251,7 @@ def draw_tokens(axes: Axes, trace: Trace, k: int, over: bool, inches: float, lin
     notes: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "size": 8.5, "color": MUTED}
     axes.annotate(", ".join(trace.notes), (0, 1), xytext=(0, 7), parse_math=False, **notes)
     size = axes.get_position().width * inches * 72 / COLUMNS / ADVANCE
-    for line, column, text, kind in Layout.of(trace, k).chips:
-        if line >= lines:
-            break
+    for line, column, text, kind in Layout.of(trace, k).window(lines):
         box = Rectangle((column + 0.06, line + 0.1), len(text) - 0.12, 0.8, linewidth=0.6)
         box.set(facecolor=FILLS.get(kind, "none"), edgecolor=EDGES.get(kind, "none"))
         axes.add_patch(box)
