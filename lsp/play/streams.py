@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.requests import Request
 
 from lsp.play.guard import Receive, Scope, Send
 
@@ -41,3 +44,14 @@ class Events:
 async def until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+@contextmanager
+def watched(request: Request, left: Callable[[], None]) -> Iterator[None]:
+    """Inside, `left` is called when the client goes away. Its request must have been read."""
+    watching = asyncio.ensure_future(until_gone(request.receive))
+    watching.add_done_callback(lambda task: None if task.cancelled() else left())
+    try:
+        yield
+    finally:
+        watching.cancel()
