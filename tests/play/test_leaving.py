@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lsp.play import line, runs
 from tests.play.serving import PROMPT, question, served, slow_down, until
 
 CHAT = {"messages": [{"role": "user", "content": PROMPT}], "scheduler": "full"}
@@ -41,6 +43,22 @@ def test_who_goes_away_ends_the_run(name: str, monkeypatch: pytest.MonkeyPatch) 
             until(lambda: len(told) > 4)
         until(lambda: len(held.line) == 0)
     assert len(told) < 15  # Full takes more passes than that
+
+
+def test_who_stays_and_does_not_read_keeps_neither_memory_nor_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+
+    def endless(playground: Any, ask: Any) -> Iterator[dict[str, Any]]:
+        for number in itertools.count():
+            passes.append(number)
+            yield {"event": "pass", "line": "x" * 200_000}
+
+    monkeypatch.setattr(runs, "run", endless)
+    monkeypatch.setattr(line, "PATIENCE", 1.0)
+    with served() as (address, held), asked(address, *ASKED["a run"]):
+        until(lambda: passes)
+        until(lambda: len(held.line) == 0)
+        assert len(passes) < line.MOST_UNREAD + 100  # what is more is in the buffers of the connection
 
 
 def test_who_goes_away_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
