@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
+from PIL import Image
 
 import lsp
 from lsp.tracing import pictures
@@ -101,6 +105,42 @@ def test_two_runs_of_one_scheduler_can_be_told_apart() -> None:
     for _, picture in drawn(shown, [1]):
         words = {text.get_text() for text in texts(picture)}
         assert words >= {", ".join(one.notes) for one in shown}
+
+
+def test_the_frames_of_an_animation_are_the_passes() -> None:
+    trace = long()
+    moving = Image.open(io.BytesIO(pictures.animated([trace])))
+    assert moving.n_frames == trace.passes
+    frames = []
+    for number in range(moving.n_frames):
+        moving.seek(number)
+        frames.append(np.asarray(moving.convert("RGB"), dtype=int))
+        assert (moving.info["duration"] > 2000) == (number == moving.n_frames - 1)  # the last one stays
+    figure = next(drawn([trace], range(1, trace.passes + 1)))[1].figure
+    assert frames[0].shape[::-1][1:] == tuple(round(inches * pictures.DPI) for inches in figure.get_size_inches())
+    for colour in ("#ffffff", pictures.ACCENT, pictures.FILLS["frozen"]):  # as they are drawn, but for a shade
+        near = np.abs(frames[4] - [round(255 * part) for part in to_rgb(colour)]).max(-1) <= 3
+        assert near.sum() > 500, colour
+
+
+def test_an_animation_may_have_a_single_frame() -> None:
+    trace = long()
+    once = replace(trace, steps=trace.steps[:1], passes=1, committed_in=[0] * 50 + [1] * 350)
+    moving = Image.open(io.BytesIO(pictures.animated([once])))
+    assert moving.n_frames == 1
+
+
+def test_an_animation_can_be_ended_before_each_frame() -> None:
+    drawn = []
+
+    def ends() -> None:
+        drawn.append(1)
+        if len(drawn) == 3:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        pictures.animated([long()], before_each=ends)
+    assert pictures.animated([short()]).startswith(b"GIF89a")  # the next one is drawn
 
 
 def test_text_is_no_formula() -> None:
