@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,10 +16,10 @@ from starlette.routing import Route
 
 from lsp.play import asks, completions, page, runs, saved
 from lsp.play.errors import note, problem_of, sentence, status_of
-from lsp.play.guard import LARGEST_UPLOAD, Guard, asked, is_openai
+from lsp.play.guard import LARGEST_UPLOAD, Guard, is_openai
 from lsp.play.line import Place, Ticket
 from lsp.play.playground import PROBLEMS, Playground
-from lsp.play.streams import Events
+from lsp.play.streams import Events, asked
 from lsp.tracing.html import as_json
 
 Handler = Callable[[Request], Awaitable[Any]]
@@ -120,7 +121,8 @@ async def told(ticket: Ticket) -> AsyncIterator[str]:
 
 async def save(request: Request) -> Response:
     """A file of what the page holds."""
-    content, media = await asked(request, saved.save, most=LARGEST_UPLOAD)
+    gone = threading.Event()
+    content, media = await asked(request, saved.save, gone, most=LARGEST_UPLOAD, left=gone.set)
     return Response(content, media_type=media, headers={"content-disposition": "attachment"})
 
 

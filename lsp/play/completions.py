@@ -14,11 +14,10 @@ from starlette.responses import JSONResponse
 
 from lsp.generation import Generation, Run
 from lsp.play.errors import NoSuchModel, note, problem_of, status_of
-from lsp.play.guard import asked
 from lsp.play.line import Place, Ticket
 from lsp.play.playground import Playground
 from lsp.play.questions import Completion, completion
-from lsp.play.streams import Events, watched
+from lsp.play.streams import Events, asked, watched
 from lsp.tracing.html import as_json
 
 

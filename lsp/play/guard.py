@@ -10,12 +10,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from lsp.play.errors import TooLarge, problem_of
-from lsp.play.fields import parse
 
 HERE = ("127.0.0.1", "localhost", "::1")
 LARGEST_REQUEST, LARGEST_UPLOAD = 2**20, 2**26
@@ -90,12 +88,6 @@ def forbidden(path: str, why: str) -> App:
 def is_openai(path: str) -> bool:
     """Whether OpenAI's clients ask there, who expect errors in their own form."""
     return path.startswith("/v1/")
-
-
-async def asked(request: Any, reader: Callable[..., Any], *more: Any, most: int = LARGEST_REQUEST) -> Any:
-    """What `reader` makes of the JSON of a request. It has a thread for it, so that others are answered meanwhile."""
-    body = await read(request, most)
-    return await run_in_threadpool(lambda: reader(parse(body), *more))
 
 
 async def read(request: Any, most: int = LARGEST_REQUEST) -> bytes:

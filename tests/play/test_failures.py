@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lsp.play import asks, completions, guard, runs, saved
+from lsp.play import asks, completions, line, runs, saved, streams
 from tests.play.serving import PROMPT, events, post, question
 
 ASKED = {
@@ -63,16 +63,25 @@ def test_a_wrong_question_is_not_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.records
 
 
+@pytest.mark.parametrize("path", ["/api/runs", "/v1/completions", "/v1/chat/completions"])
+def test_who_finds_the_line_full_may_come_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "LONGEST", 0)
+    answer = post(path, ASKED[path])
+    assert answer.status_code == 503
+    words = said(answer)
+    assert "expected at most 0 in the line" in (words if path == "/api/runs" else words["message"])
+
+
 def test_no_question_is_read_where_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop is free for others while a large file is parsed."""
     threads = []
-    parse = guard.parse
+    parse = streams.parse
 
     def noted(body: bytes) -> Any:
         threads.append(threading.current_thread())
         return parse(body)
 
-    monkeypatch.setattr(guard, "parse", noted)
+    monkeypatch.setattr(streams, "parse", noted)
     for path, asked in ASKED.items():
         post(path, asked)
     assert len(threads) == len(ASKED)
