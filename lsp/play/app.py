@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from lsp.play import asks, completions, page, runs, saved
-from lsp.play.errors import sentence, status_of
-from lsp.play.fields import Fields, parse
-from lsp.play.guard import LARGEST_UPLOAD, Guard, read
+from lsp.play.errors import note, problem_of, sentence, status_of
+from lsp.play.guard import LARGEST_UPLOAD, Guard, is_openai
 from lsp.play.line import Place, Ticket
 from lsp.play.playground import PROBLEMS, Playground
-from lsp.play.streams import Events
+from lsp.play.streams import Events, asked
 from lsp.tracing.html import as_json
 
 Handler = Callable[[Request], Awaitable[Any]]
@@ -41,6 +42,7 @@ def create_app(playground: Playground) -> Guard:
         Route("/api/save", refusing(save), methods=["POST"]),
         Route("/api/open", refusing(reopen), methods=["POST"]),
         Route("/v1/models", completions.models),
+        Route("/v1/models/{name:path}", completions.model),
         Route("/v1/completions", completions.text, methods=["POST"]),
         Route("/v1/chat/completions", completions.chat, methods=["POST"]),
     ]
@@ -50,7 +52,7 @@ def create_app(playground: Playground) -> Guard:
         yield
         playground.line.close()
 
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: unknown})
     app.state.playground = playground
     return Guard(app)
 
@@ -62,9 +64,20 @@ def refusing(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except Exception as error:
+            note(error)
             return JSONResponse({"error": sentence(error)}, status_of(error))
 
     return guarded
+
+
+async def unknown(request: Request, error: Exception) -> Response:
+    """The answer where there is no such path or method."""
+    assert isinstance(error, HTTPException)
+    path, allowed = request.url.path, (error.headers or {}).get("Allow")
+    expected = f"method: expected {allowed}, got {request.method}" if allowed else f"path: got {path[:60]!r}"
+    what = ValueError(f"Invalid {expected}")
+    said = problem_of(what) if is_openai(path) else {"error": sentence(what)}
+    return JSONResponse(said, error.status_code, error.headers)
 
 
 async def show(request: Request) -> Response:
@@ -84,17 +97,13 @@ async def problem(request: Request) -> Response:
 
 async def tokens(request: Request) -> Response:
     """How many tokens a text has: as many masks does a hole need that takes its place."""
-    ask = Fields(parse(await read(request)))
-    text = ask.text("text", asks.LONGEST_PROMPT)
-    ask.close()
-    ids = request.app.state.playground.tokenizer(text, add_special_tokens=False)["input_ids"]
-    return JSONResponse({"tokens": len(ids)})
+    return JSONResponse({"tokens": await asked(request, asks.tokens, request.app.state.playground)})
 
 
 async def run(request: Request) -> Any:
     """Decodes; the answer is a stream of events."""
     playground = request.app.state.playground
-    ask = asks.comparison(parse(await read(request)), playground)
+    ask = await asked(request, asks.comparison, playground)
     ticket = playground.line.join(lambda: runs.run(playground, ask))
     return Events(told(ticket), ticket.leave)
 
@@ -106,21 +115,21 @@ async def told(ticket: Ticket) -> AsyncIterator[str]:
             yield as_json({"event": "place", "ahead": event.ahead} if isinstance(event, Place) else event)
         yield '{"event":"done"}'
     except Exception as error:
+        note(error)
         yield as_json({"event": "error", "error": sentence(error)})
 
 
 async def save(request: Request) -> Response:
     """A file of what the page holds."""
-    given = parse(await read(request, LARGEST_UPLOAD))
-    content, media = await run_in_threadpool(saved.save, given)
+    gone = threading.Event()
+    content, media = await asked(request, saved.save, gone, most=LARGEST_UPLOAD, left=gone.set)
     return Response(content, media_type=media, headers={"content-disposition": "attachment"})
 
 
 async def reopen(request: Request) -> Response:
     """Traces from files."""
-    given = parse(await read(request, LARGEST_UPLOAD))
-    found = await run_in_threadpool(saved.opened, given)
-    return Response(as_json(found), media_type="application/json")
+    text = await asked(request, lambda given: as_json(saved.opened(given)), most=LARGEST_UPLOAD)
+    return Response(text, media_type="application/json")
 
 
 __all__ = ["create_app"]

@@ -9,7 +9,7 @@ from lsp.cli import settings
 from lsp.decoding import Options, Scheduler
 from lsp.play.fields import Fields, shown
 from lsp.play.playground import PROBLEMS, Playground
-from lsp.prompts import MARKER
+from lsp.prompts import MARKER, encode_text
 from lsp.tiny.tasks import Problem
 
 LONGEST_PROMPT, LONGEST_ANSWER, MOST_SIDES, LONGEST_SETTING = 20_000, 2048, 4, 200
@@ -35,16 +35,17 @@ def comparison(given: Any, playground: Playground) -> Comparison:
     """Reads the request of a run."""
     ask = Fields(given)
     prompt = ask.text("prompt", LONGEST_PROMPT)
-    holes = masks(prompt)
+    holes = masks(prompt, playground)
     length = ask.number("max_new_tokens", 0, LONGEST_ANSWER)
     chat = ask.take("chat", bool, playground.chat)
     seed = ask.number("seed", 0, 2**53, 0)
     shared = {"temperature": ask.take("temperature", float, 0.0)}
     problem = problem_of(ask, prompt, playground)
-    sides = [side(each, shared) for each in ask.take("sides", list, []) or []]
+    given_sides = ask.take("sides", list, []) or []
+    if not 1 <= len(given_sides) <= MOST_SIDES:
+        raise ValueError(f"Invalid sides: expected from 1 to {MOST_SIDES} schedulers, got {len(given_sides)}")
+    sides = [side(each, shared) for each in given_sides]
     ask.close()
-    if not 1 <= len(sides) <= MOST_SIDES:
-        raise ValueError(f"Invalid sides: expected from 1 to {MOST_SIDES} schedulers, got {len(sides)}")
     check_masks(holes + (length or 0))
     if length is None and not holes:
         length = playground.length(problem)
@@ -53,9 +54,19 @@ def comparison(given: Any, playground: Playground) -> Comparison:
     return Comparison(inputs, list(schedulers), list(options), length, seed or 0, problem)
 
 
-def masks(prompt: str) -> int:
-    """How many masks the holes of a prompt have; a number that is too long to be one counts as too many."""
-    return sum(int(size) if len(size) < 8 else LONGEST_ANSWER + 1 for size in MARKER.findall(prompt))
+def tokens(given: Any, playground: Playground) -> int:
+    """Reads the question how many tokens a text has."""
+    ask = Fields(given)
+    text = ask.text("text", LONGEST_PROMPT)
+    ask.close()
+    return len(playground.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def masks(text: str, playground: Playground) -> int:
+    """How many masks a text has: those of its holes, and the model's own mask tokens in it."""
+    check_masks(sum(int(size) if len(size) < 8 else LONGEST_ANSWER + 1 for size in MARKER.findall(text)))
+    mask = playground.model.config.mask_id
+    return encode_text(text, playground.tokenizer, mask).count(mask)
 
 
 def check_masks(count: int) -> None:
@@ -115,4 +126,4 @@ def offered() -> list[dict[str, Any]]:
     return out
 
 
-__all__ = ["Comparison", "check_masks", "comparison", "masks", "offered"]
+__all__ = ["Comparison", "check_masks", "comparison", "masks", "offered", "tokens"]

@@ -5,7 +5,6 @@ One prompt at a time stands in the same line as the runs of the page. `usage` sa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,13 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from lsp.generation import Generation, Run
-from lsp.play.errors import NoSuchModel, sentence, status_of
-from lsp.play.fields import parse
-from lsp.play.guard import read
+from lsp.play.errors import NoSuchModel, note, problem_of, status_of
 from lsp.play.line import Place, Ticket
 from lsp.play.playground import Playground
 from lsp.play.questions import Completion, completion
-from lsp.play.streams import Events, until_gone
+from lsp.play.streams import Events, asked, watched
 from lsp.tracing.html import as_json
 
 
@@ -35,15 +32,32 @@ async def chat(request: Request) -> Any:
 
 
 async def models(request: Request) -> JSONResponse:
-    """The one model."""
-    name = request.app.state.playground.name
-    return JSONResponse({"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "lsp"}]})
+    """The one model, in a list."""
+    return JSONResponse({"object": "list", "data": [described(request)]})
+
+
+async def model(request: Request) -> JSONResponse:
+    """The one model, by its name."""
+    given, name = request.path_params["name"], request.app.state.playground.name
+    if given != name:
+        return refused(NoSuchModel(f"Invalid model: expected {name!r}, got {given[:60]!r}"))
+    return JSONResponse(described(request))
+
+
+def described(request: Request) -> dict[str, Any]:
+    return {"id": request.app.state.playground.name, "object": "model", "created": 0, "owned_by": "lsp"}
+
+
+def refused(error: Exception) -> JSONResponse:
+    """What went wrong, as OpenAI says it."""
+    note(error)
+    return JSONResponse(problem_of(error), status_of(error))
 
 
 async def answer(request: Request, *, is_chat: bool) -> Any:
     playground = request.app.state.playground
     try:
-        ask = completion(parse(await read(request)), playground, is_chat)
+        ask = await asked(request, completion, playground, is_chat)
         ticket = playground.line.join(lambda: generate(playground, ask))
         with leaving_with(request, ticket):
             if not ask.stream:
@@ -51,21 +65,18 @@ async def answer(request: Request, *, is_chat: bool) -> Any:
             await beginning(ticket)  # what is wrong with the request is known by then
         return Events(told(ask, ticket), ticket.leave)
     except Exception as error:
-        return JSONResponse(problem_of(error), status_of(error))
+        return refused(error)
 
 
 @contextmanager
 def leaving_with(request: Request, ticket: Ticket) -> Iterator[None]:
     """Inside, a client that goes away leaves the line, and so does an error."""
-    watching = asyncio.ensure_future(until_gone(request.receive))
-    watching.add_done_callback(lambda task: None if task.cancelled() else ticket.leave())
-    try:
-        yield
-    except BaseException:
-        ticket.leave()
-        raise
-    finally:
-        watching.cancel()
+    with watched(request, ticket.leave):
+        try:
+            yield
+        except BaseException:
+            ticket.leave()
+            raise
 
 
 async def beginning(ticket: Ticket) -> None:
@@ -97,6 +108,7 @@ async def told(ask: Completion, ticket: Ticket) -> AsyncIterator[str]:
                 yield as_json(ask.envelope(ask.piece(event), None, chunk=True))
         yield "[DONE]"
     except Exception as error:
+        note(error)
         yield as_json(problem_of(error))
 
 
@@ -105,10 +117,12 @@ class Answer(NamedTuple):
 
     out: Generation
     prompt_tokens: int
+    appended: int
 
     @property
     def reason(self) -> str:
-        return "stop" if self.out.finished else "length"
+        """Whether the answer ended by itself, as holes do with nothing behind them, or by its length."""
+        return "stop" if self.out.finished or not self.appended else "length"
 
     @property
     def usage(self) -> dict[str, int]:
@@ -124,11 +138,5 @@ def generate(playground: Playground, ask: Completion) -> Generator[Any, None, No
     yield ""
     for _ in run:
         yield run.writers[0].piece()
-    yield Answer(run.generations()[0], len(run.prompts[0]))
-
-
-def problem_of(error: Exception) -> dict[str, Any]:
-    """An error as OpenAI writes it."""
-    kind = "invalid_request_error" if isinstance(error, ValueError | TypeError) else "server_error"
-    code = "model_not_found" if isinstance(error, NoSuchModel) else None
-    return {"error": {"message": sentence(error), "type": kind, "param": None, "code": code}}
+    given = [token for token in run.prompts[0] if token != run.model.config.mask_id]
+    yield Answer(run.generations()[0], len(given), run.max_new_tokens)

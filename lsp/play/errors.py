@@ -1,6 +1,13 @@
-"""What went wrong, as the status and the one sentence of an answer."""
+"""What went wrong, as the status and the one sentence of an answer; our own failures are in the log, too."""
 
 from __future__ import annotations
+
+import logging
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+
+LOG = logging.getLogger(__name__)
 
 
 class TooLarge(ValueError):
@@ -12,10 +19,28 @@ class NoSuchModel(ValueError):
 
 
 class Busy(Exception):
-    """The line is as long as it may be."""
+    """The line is as long as it may be, or a picture is being drawn."""
 
 
-STATUS = {NoSuchModel: 404, TooLarge: 413, Busy: 503, ModuleNotFoundError: 501, ValueError: 400, TypeError: 400}
+class Left(Exception):
+    """Nobody waits for the next event any longer."""
+
+
+class Unread(Exception):
+    """The events were not read for too long."""
+
+
+STATUS = {
+    NoSuchModel: 404,
+    Unread: 408,
+    TooLarge: 413,
+    Left: 499,
+    ClientDisconnect: 499,
+    Busy: 503,
+    ModuleNotFoundError: 501,
+    ValueError: 400,
+    TypeError: 400,
+}
 
 
 def status_of(error: Exception) -> int:
@@ -25,3 +50,17 @@ def status_of(error: Exception) -> int:
 
 def sentence(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def problem_of(error: Exception) -> dict[str, Any]:
+    """An error as OpenAI writes it."""
+    kind = "invalid_request_error" if isinstance(error, ValueError | TypeError) else "server_error"
+    code = "model_not_found" if isinstance(error, NoSuchModel) else None
+    return {"error": {"message": sentence(error), "type": kind, "param": None, "code": code}}
+
+
+def note(error: Exception) -> None:
+    """Logs a failure of ours with its traceback, once, however often it is passed on."""
+    if status_of(error) == 500 and not getattr(error, "noted", False):
+        error.noted = True  # type: ignore[attr-defined]
+        LOG.error("a request has failed", exc_info=error)

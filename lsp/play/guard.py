@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 
-from lsp.play.errors import TooLarge
+from lsp.play.errors import TooLarge, problem_of
 
 HERE = ("127.0.0.1", "localhost", "::1")
 LARGEST_REQUEST, LARGEST_UPLOAD = 2**20, 2**26
@@ -75,8 +75,19 @@ class Guard:
             await send(message)
 
         why = refusal(scope["method"], Headers(scope=scope))
-        app = self.app if why is None else PlainTextResponse(why + "\n", status_code=403)
-        await app(scope, receive, guarded)
+        await (self.app if why is None else forbidden(scope["path"], why))(scope, receive, guarded)
+
+
+def forbidden(path: str, why: str) -> App:
+    """The answer to a request that is refused."""
+    if is_openai(path):
+        return JSONResponse(problem_of(ValueError(why)), 403)
+    return PlainTextResponse(f"{why}\n", 403)
+
+
+def is_openai(path: str) -> bool:
+    """Whether OpenAI's clients ask there, who expect errors in their own form."""
+    return path.startswith("/v1/")
 
 
 async def read(request: Any, most: int = LARGEST_REQUEST) -> bytes:

@@ -13,14 +13,12 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-from lsp.play.errors import Busy
+from lsp.play.errors import Busy, Left, Unread, note
 
 Work = Callable[[], Generator[Any, None, None]]
 LONGEST = 16
-
-
-class Left(Exception):
-    """Nobody waits for the next event any longer."""
+MOST_UNREAD, PATIENCE = 64, 30.0
+"""How many events may wait for a slow reader before the work does, and for how many seconds it does."""
 
 
 class Place:
@@ -37,24 +35,41 @@ class Ticket:
         self.work, self.gone = work, threading.Event()
         self._line, self._loop = line, asyncio.get_running_loop()
         self._events: asyncio.Queue[Any] = asyncio.Queue()
+        self._unread, self._changed = 0, threading.Condition()
 
     async def next(self) -> Any:
         """The next event, a `Place` among them; None at the end. What the work raises is raised here."""
         event = await self._events.get()
+        with self._changed:
+            self._unread -= 1
+            self._changed.notify()
         if isinstance(event, Exception):
             raise event
         return event
 
     def leave(self) -> None:
         """Nobody waits any longer: the work is not begun, or stops after this pass."""
-        self.gone.set()
+        self.stop()
         self._line.forget(self)
         self._events.put_nowait(Left())
 
     def tell(self, event: Any) -> None:
         """Called by the thread of the model."""
+        with self._changed:
+            self._unread += 1
         with contextlib.suppress(RuntimeError):  # the server has ended
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    def stop(self) -> None:
+        with self._changed:
+            self.gone.set()
+            self._changed.notify()
+
+    def wait(self) -> None:
+        """Called by the thread of the model: waits while much is unread."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._unread < MOST_UNREAD or self.gone.is_set(), PATIENCE):
+                raise Unread(f"The run was stopped, as its events were not read for {PATIENCE:g} seconds")
 
 
 class Line:
@@ -89,7 +104,7 @@ class Line:
         with self._changed:
             self._closed = True
             for ticket in [*self._waiting, *filter(None, [self._served])]:
-                ticket.gone.set()
+                ticket.stop()
             self._waiting.clear()
             self._changed.notify()
         self._thread.join(timeout=10)
@@ -117,13 +132,15 @@ class Line:
 
 
 def serve(ticket: Ticket) -> None:
-    """Does the work of a ticket for as long as somebody waits for it."""
+    """Does the work of a ticket for as long as somebody waits for it, and no faster than it is read."""
     try:
         with contextlib.closing(ticket.work()) as events:
             for event in events:
+                ticket.wait()
                 if ticket.gone.is_set():
                     return
                 ticket.tell(event)
         ticket.tell(None)
     except Exception as error:
+        note(error)
         ticket.tell(error)

@@ -11,10 +11,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from lsp.decoding import Options
 from lsp.play.asks import LONGEST_ANSWER, LONGEST_PROMPT, LONGEST_SETTING, check_masks, masks, side
 from lsp.play.errors import NoSuchModel
 from lsp.play.fields import Fields, shown, whole
 from lsp.play.playground import Playground
+from lsp.prompts import MARKER
 
 MOST_STOPS, MOST_MESSAGES = 4, 200
 WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")
@@ -30,6 +32,9 @@ AS_USUAL = {
     "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "modalities": (["text"],),
+    "top_logprobs": (0,),
 }
 """Fields that may be there with the value that they have by default."""
 
@@ -77,12 +82,9 @@ def completion(given: Any, playground: Playground, is_chat: bool) -> Completion:
     model = ask.text("model", 300, playground.name)
     if model != playground.name:
         raise NoSuchModel(f"Invalid model: expected {playground.name!r}, got {model[:60]!r}")
-    prompt = conversation(ask) if is_chat else ask.text("prompt", LONGEST_PROMPT)
-    newest = ask.number("max_completion_tokens", 1, LONGEST_ANSWER) if is_chat else None
-    length = newest or ask.number("max_tokens", 1, LONGEST_ANSWER)
-    ask.left.pop("max_tokens", None)
-    texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
-    holes = sum(map(masks, texts))
+    prompt: Any = conversation(ask, playground) if is_chat else prompt_of(ask)
+    holes = 0 if is_chat else masks(prompt, playground)
+    length = length_of(ask, is_chat)
     if length is None and not holes:
         length = playground.length()
     check_masks(holes + (length or 0))
@@ -101,7 +103,24 @@ def completion(given: Any, playground: Playground, is_chat: bool) -> Completion:
     return Completion(is_chat, model, prompt, arguments, bool(stream), bool(with_usage))
 
 
-def conversation(ask: Fields) -> list[dict[str, str]]:
+def prompt_of(ask: Fields) -> str:
+    """The text to continue; it may be alone in a list."""
+    given = ask.left.get("prompt")
+    if isinstance(given, list) and len(given) == 1:
+        ask.left["prompt"] = given[0]
+    return ask.text("prompt", LONGEST_PROMPT)
+
+
+def length_of(ask: Fields, is_chat: bool) -> int | None:
+    """How many masks follow. A chat has two names for it."""
+    names = ["max_tokens", *(["max_completion_tokens"] if is_chat else [])]
+    found = [number for name in names if (number := ask.number(name, 1, LONGEST_ANSWER)) is not None]
+    if len(set(found)) > 1:
+        raise ValueError(f"Invalid max_tokens: expected {found[1]} as max_completion_tokens, got {found[0]}")
+    return found[0] if found else None
+
+
+def conversation(ask: Fields, playground: Playground) -> list[dict[str, str]]:
     """The messages of a chat. Content may be a text or a list of parts that are texts."""
     found = []
     for message in ask.take("messages", list, []) or []:
@@ -110,13 +129,26 @@ def conversation(ask: Fields) -> list[dict[str, str]]:
         each.take("name", str)
         each.close()
         if isinstance(content, list):
-            content = "".join(Fields(part, "part").text("text", LONGEST_PROMPT) for part in content)
+            content = "".join(map(part_of, content))
         found.append({"role": role, "content": Fields({"content": content}).text("content", LONGEST_PROMPT)})
     characters = sum(len(message["content"]) for message in found)
     if not 1 <= len(found) <= MOST_MESSAGES or characters > LONGEST_PROMPT:
         expected = f"from 1 to {MOST_MESSAGES} of at most {LONGEST_PROMPT} characters together"
         raise ValueError(f"Invalid messages: expected {expected}, got {len(found)} of {characters}")
+    if any(MARKER.search(text) or masks(text, playground) for message in found for text in message.values()):
+        raise ValueError("Invalid messages: expected no masks in a chat, got some; /v1/completions fills holes")
     return found
+
+
+def part_of(given: Any) -> str:
+    """The text of a part of a message."""
+    part = Fields(given, "part")
+    kind = part.text("type", LONGEST_SETTING, "text")
+    if kind != "text":
+        raise ValueError(f"Invalid part: expected one of type 'text', got {shown(kind)}")
+    text = part.text("text", LONGEST_PROMPT)
+    part.close()
+    return text
 
 
 def stops(ask: Fields) -> list[str]:
@@ -124,17 +156,20 @@ def stops(ask: Fields) -> list[str]:
     given = ask.left.pop("stop", None)
     found = [] if given is None else given if isinstance(given, list) else [given]
     if len(found) > MOST_STOPS or not all(isinstance(one, str) and 0 < len(one) <= LONGEST_SETTING for one in found):
-        raise ValueError(f"Invalid stop: expected at most {MOST_STOPS} texts, got {shown(given)}")
+        expected = f"at most {MOST_STOPS} texts, from 1 to {LONGEST_SETTING} characters each"
+        raise ValueError(f"Invalid stop: expected {expected}, got {shown(given)}")
     return [whole("stop", one) for one in found]
 
 
 def decoding(ask: Fields) -> dict[str, Any]:
     """The scheduler and the options of the loop. Without a temperature the answer is the most likely one."""
     names = {"scheduler": "lsp", "settings": {}, "options": {}}
-    sampling = {"temperature": ask.take("temperature", float, 0.0), "top_p": ask.take("top_p", float)}
-    if sampling["top_p"] == 1 or not sampling["temperature"]:
-        del sampling["top_p"]
-    given = {name: ask.left.pop(name, None) or default for name, default in names.items()}
+    sampling = {"temperature": ask.take("temperature", float, 0.0)}
+    top_p = ask.take("top_p", float, 1.0)
+    Options(temperature=1.0, top_p=top_p)  # checks it also where it makes no difference
+    if sampling["temperature"] and top_p != 1:
+        sampling["top_p"] = top_p
+    given = {name: ask.left.pop(name, default) for name, default in names.items()}
     scheduler, options = side(given, sampling)
     return {"scheduler": scheduler, **options}
 
@@ -145,5 +180,10 @@ def as_usual(ask: Fields) -> None:
         ask.left.pop(name, None)
     for name, allowed in AS_USUAL.items():
         value = ask.left.pop(name, None)
-        if value is not None and value not in allowed:
+        if value is not None and not any(same(value, one) for one in allowed):
             raise ValueError(f"Invalid {name}: expected {shown(allowed[0])}, got {shown(value)}")
+
+
+def same(value: Any, allowed: Any) -> bool:
+    """Whether two values of JSON are the same; in Python false is also 0, and true 1."""
+    return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from lsp.play.errors import Busy, Left
 from lsp.play.fields import Fields
 from lsp.tracing import Trace, html, storage
 from lsp.tracing.compact import shorten
 
-MOST_TRACES = 8
+MOST_TRACES, MOST_POSITIONS = 8, 2**14
+PATIENCE = 1.0
+"""Seconds that a picture waits for the one before it, which may be a GIF of many."""
+
 KINDS = {
     "jsonl": "application/jsonl; charset=utf-8",
     "html": "text/html; charset=utf-8",
@@ -18,8 +25,11 @@ KINDS = {
 }
 
 
-def save(given: Any) -> tuple[bytes, str]:
-    """Reads a request to save traces; returns the file and its media type."""
+_drawing = threading.Lock()
+
+
+def save(given: Any, gone: threading.Event) -> tuple[bytes, str]:
+    """Reads a request to save traces; returns the file and its media type. Ends early if the client is `gone`."""
     ask = Fields(given)
     kind, title = ask.text("kind", 10), ask.text("title", 200, "")
     traces = [one(trace) for trace in ask.take("traces", list, []) or []]
@@ -29,14 +39,14 @@ def save(given: Any) -> tuple[bytes, str]:
         raise ValueError(f"Invalid traces: expected from 1 to {MOST_TRACES}, one for jsonl, got {len(traces)}")
     at = ask.number("pass", 1, 2**20, 1) or 1
     ask.close()
-    return WRITERS[kind](traces, title, at), KINDS[kind]
+    return WRITERS[kind](traces, title, at, gone), KINDS[kind]
 
 
 def one(given: Any) -> Trace:
     """A trace from the object that the page holds."""
     if not isinstance(given, dict) or not isinstance(given.get("steps"), list):
         raise ValueError("Invalid trace: expected an object with its steps, got something else")
-    head = {key: value for key, value in given.items() if key != "steps"}
+    head = {key: math.inf if value == html.LARGEST else value for key, value in given.items() if key != "steps"}
     return storage.from_lines({"format": storage.FORMAT, **head}, given["steps"], "trace")
 
 
@@ -53,25 +63,45 @@ def opened(given: Any) -> list[dict[str, Any]]:
         name, text = each.text("name", 200), each.text("text", 2**26)
         each.close()
         trace = storage.from_bytes(text.encode(), name)
+        if trace.max_new_tokens > MOST_POSITIONS:  # the page draws each of them
+            expected = f"at most {MOST_POSITIONS} positions after the prompt"
+            raise ValueError(f"Invalid {name}: expected {expected}, got {trace.max_new_tokens}")
         out.append({**storage.head_of(trace), "steps": shorten(trace.steps)})
     return out
 
 
-def picture(traces: list[Trace], title: str, at: int) -> bytes:
+def picture(traces: list[Trace], title: str, at: int, gone: threading.Event) -> bytes:
     from lsp.tracing import pictures
 
-    return pictures.still(traces, at, title=title)
+    with drawing():
+        return pictures.still(traces, at, title=title)
 
 
-def animation(traces: list[Trace], title: str, at: int) -> bytes:
+def animation(traces: list[Trace], title: str, at: int, gone: threading.Event) -> bytes:
     from lsp.tracing import pictures
 
-    return pictures.animated(traces, title=title)
+    def check() -> None:
+        if gone.is_set():
+            raise Left
+
+    with drawing():
+        return pictures.animated(traces, title=title, before_each=check)
 
 
-WRITERS: dict[str, Callable[[list[Trace], str, int], bytes]] = {
-    "jsonl": lambda traces, title, at: storage.to_text(traces[0]).encode(),
-    "html": lambda traces, title, at: html.page(traces, title=title or html.TITLE).encode(),
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Inside, no other picture is drawn: each takes a core and some memory."""
+    if not _drawing.acquire(timeout=PATIENCE):
+        raise Busy("Invalid request: expected one picture at a time, got another one; try again when that is saved")
+    try:
+        yield
+    finally:
+        _drawing.release()
+
+
+WRITERS: dict[str, Callable[[list[Trace], str, int, threading.Event], bytes]] = {
+    "jsonl": lambda traces, title, at, gone: storage.to_text(traces[0]).encode(),
+    "html": lambda traces, title, at, gone: html.page(traces, title=title or html.TITLE).encode(),
     "svg": picture,
     "gif": animation,
 }

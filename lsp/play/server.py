@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import webbrowser
 
 import uvicorn
@@ -44,7 +45,7 @@ def serve(playground: Playground, listening: socket.socket, *, show: bool = Fals
     )
     listening.listen()  # so that a browser that is faster than the server waits for it
     print(f"the playground of {playground.name} is at {address_of(listening)} until you press Ctrl+C", flush=True)
-    if show:
-        webbrowser.open(address_of(listening))
+    if show:  # in a thread, as a browser of the terminal returns when it is left
+        threading.Thread(target=webbrowser.open, args=[address_of(listening)], daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])

@@ -22,6 +22,8 @@ SHARED = tuple(ASSETS / f"{name}.js" for name in ("expand", "state", "words", "c
 
 SCRIPTS = (*SHARED, ASSETS / "trace.js")
 TITLE = "Decoding, pass by pass"
+LARGEST = 1.7e308
+"""What stands for infinity on a page, as JSON has none."""
 
 
 def page(traces: Sequence[Trace], *, title: str = TITLE) -> str:
@@ -74,12 +76,11 @@ def as_json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: the largest float stands for it."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
-    return 1.7e308 if value == math.inf else value
+    return LARGEST if value == math.inf else value
 
 
 def hashed(text: str) -> str:

@@ -7,12 +7,11 @@ the scheduler went by.
 from __future__ import annotations
 
 import io
-import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import cache
 from typing import Any, NamedTuple
 
 from lsp.extras import needed_by
@@ -23,13 +22,20 @@ from lsp.tracing.states import Cell, cells, was_stopped
 
 with needed_by("a picture of a trace"):
     import matplotlib
-    from matplotlib.animation import PillowWriter
+    import numpy as np
     from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
+    from PIL import Image
 
-COLUMNS, MOST_LINES, MOST_FRAMES, FRAMES_A_SECOND, HOLD = 60, 14, 80, 3, 8
-"""Characters in a line of tokens, lines, frames, and for how many of these the last pass stays."""
+COLUMNS, MOST_LINES, MOST_FRAMES, FRAME, HOLD, DPI = 60, 14, 80, 330, 9, 80
+"""Characters in a line of tokens, lines, frames, milliseconds of one, for how many of these the last pass stays, and
+pixels of an inch."""
+
+FRONT = ("now", "cut", "masked")
+"""What begins where all before it was committed in earlier passes."""
 
 WIDTH, HEAD, LINE_HEIGHT, VALUES, FOOT, GAP = 6.6, 1.15, 0.32, 1.25, 0.28, 0.15
 """In inches: a trace; the heading and the name of a scheduler with its notes; a line of tokens; the bars; a line of the
@@ -47,8 +53,11 @@ TEXT, MUTED, LINE, ACCENT, FLOOR, ISLANDS, BAR = (
     "#6b3fa0",
     "#a9b4c1",
 )
+CUT, SHADES, NEAR = "#e5b94e", 10, 8
+"""The bar of a candidate; the shades between two colours of a GIF, and how far they are apart."""
+
 FILLS = {"frozen": "#e3e8ee", "front": "#d9eee1", "given": "#ffffff", "now": ACCENT, "cut": "#fff0cc"}
-LETTERS = {"now": "#ffffff", "cut": "#4d3500", "masked": MUTED, "dropped": MUTED}
+LETTERS = {"now": "#ffffff", "cut": "#4d3500", "masked": MUTED, "dropped": MUTED, "more": MUTED}
 EDGES = {"masked": "#97a2af", "cut": "#9a6a00", "given": LINE}
 WORDS = {
     "frozen": "in the cache",
@@ -76,20 +85,50 @@ def still(traces: Sequence[Trace], at: int, *, title: str = "") -> bytes:
         return out.getvalue()
 
 
-def animated(traces: Sequence[Trace], *, title: str = "") -> bytes:
-    """Every pass of the traces as a GIF; of very many a part, evenly spread."""
+def animated(traces: Sequence[Trace], *, title: str = "", before_each: Callable[[], None] = lambda: None) -> bytes:
+    """Every pass of the traces as a GIF; of very many a part, evenly spread.
+
+    `before_each` is called before each of them is drawn, and ends it if it raises.
+    """
     passes = max((one.passes for one in traces), default=0)
     frames = max(2, min(MOST_FRAMES, passes))
     shown = sorted({1 + round(i * (passes - 1) / (frames - 1)) for i in range(frames)})
-    writer = PillowWriter(fps=FRAMES_A_SECOND)
-    with drawing(traces, shown) as picture, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.gif"
-        with writer.saving(picture.figure, str(path), dpi=80):
-            for at in [*shown, *[shown[-1]] * HOLD]:
-                picture.figure.clear()
-                picture.draw(at, title)
-                writer.grab_frame()
-        return path.read_bytes()
+    with drawing(traces, shown) as picture:
+        canvas: Any = FigureCanvasAgg(picture.figure)
+        picture.figure.set_dpi(DPI)
+
+        def frame(at: int) -> Image.Image:
+            before_each()
+            picture.figure.clear()
+            picture.draw(at, title)
+            canvas.draw()
+            pixels = np.asarray(canvas.buffer_rgba())
+            return Image.fromarray(pixels[..., :3]).quantize(palette=palette(), dither=Image.Dither.NONE)
+
+        first, *others = shown
+        out = io.BytesIO()
+        durations = [*[FRAME] * len(others), FRAME * HOLD]
+        later = map(frame, others)  # each is drawn when the one before is written
+        frame(first).save(out, "GIF", save_all=True, append_images=later, duration=durations, loop=0)
+        return out.getvalue()
+
+
+@cache
+def palette() -> Image.Image:
+    """The colours of every picture, so that a frame takes a byte for a pixel: ours, and what the edges of letters and
+    lines mix of them. A mixture that is nearly one of ours is left out, as Pillow would take it for that."""
+    ours = {TEXT, MUTED, LINE, ACCENT, FLOOR, ISLANDS, BAR, CUT, *LETTERS.values(), *FILLS.values(), *EDGES.values()}
+    mixed = [(one, "#ffffff") for one in sorted(ours)]
+    mixed += [(LETTERS.get(kind, TEXT), fill) for kind, fill in FILLS.items()]
+    kept = [np.array(to_rgb(one)) * 255 for one in sorted(ours)]
+    for one, other in mixed:
+        for share in np.linspace(0, 1, SHADES):
+            colour = 255 * (np.array(to_rgb(one)) * (1 - share) + np.array(to_rgb(other)) * share)
+            if all(np.abs(colour - known).max() >= NEAR for known in kept):
+                kept.append(colour)
+    out = Image.new("P", (1, 1))
+    out.putpalette(np.rint(kept).astype(np.uint8).tobytes())
+    return out
 
 
 @contextmanager
@@ -103,7 +142,7 @@ def drawing(traces: Sequence[Trace], shown: Sequence[int]) -> Iterator[Picture]:
 
 
 class Chip(NamedTuple):
-    """A token, or a run of dropped or equal ones, at a place in the lines."""
+    """A token, a run of dropped or equal ones, or how many lines are left out, at a place in the lines."""
 
     line: int
     column: int
@@ -125,9 +164,23 @@ class Layout(NamedTuple):
             width = max(1, len(text))
             if column and column + width > COLUMNS:
                 line, column = line + 1, 0
-            chips.append(Chip(line, column, text[:COLUMNS], state))
+            chips.append(Chip(line, column, text if width <= COLUMNS else f"{text[: COLUMNS - 1]}…", state))
             line, column = (line + 1, 0) if ends else (line, column + width)
         return cls(range(line + 1), chips)
+
+    def window(self, room: int) -> list[Chip]:
+        """The chips of so many lines around the front of what is committed, and how many lines there are besides."""
+        over = len(self.lines) - room
+        if over <= 0:
+            return self.chips
+        front = next((chip.line for chip in self.chips if chip.state in FRONT), self.lines[-1])
+        begin = min(max(0, front - room // 3), over)
+        above = begin + 1 if begin else 0  # a hint takes a line itself
+        below = over - begin + 1 if begin < over else 0
+        seen = range(begin + bool(above), begin + room - bool(below))
+        places = ((0, above), (room - 1, below))
+        hints = [Chip(line, 0, f"… {count} more lines", "more") for line, count in places if count]
+        return [*hints, *(chip._replace(line=chip.line - begin) for chip in self.chips if chip.line in seen)]
 
 
 def texts(trace: Trace, all_cells: list[Cell]) -> list[tuple[str, str, bool]]:
@@ -219,7 +272,7 @@ class Picture(NamedTuple):
         for column, trace in enumerate(self.traces):
             k = min(at, len(trace.steps)) - 1
             tokens, values = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
-            draw_tokens(tokens, trace, k, at > len(trace.steps), figure.get_figwidth(), self.lines)
+            draw_tokens(tokens, trace, k, at >= len(trace.steps), figure.get_figwidth(), self.lines)
             draw_values(values, trace, k)
 
 
@@ -234,9 +287,7 @@ def draw_tokens(axes: Axes, trace: Trace, k: int, over: bool, inches: float, lin
     notes: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "size": 8.5, "color": MUTED}
     axes.annotate(", ".join(trace.notes), (0, 1), xytext=(0, 7), parse_math=False, **notes)
     size = axes.get_position().width * inches * 72 / COLUMNS / ADVANCE
-    for line, column, text, kind in Layout.of(trace, k).chips:
-        if line >= lines:
-            break
+    for line, column, text, kind in Layout.of(trace, k).window(lines):
         box = Rectangle((column + 0.06, line + 0.1), len(text) - 0.12, 0.8, linewidth=0.6)
         box.set(facecolor=FILLS.get(kind, "none"), edgecolor=EDGES.get(kind, "none"))
         axes.add_patch(box)
@@ -250,7 +301,7 @@ def draw_values(axes: Axes, trace: Trace, k: int) -> None:
     top = axis_top(trace)
     bars = [(at, cell) for at, cell in enumerate(found) if cell.open]
     heights = [top if cell.value is None else min(top, cell.value) for _, cell in bars]
-    colours = [ACCENT if cell.state == "now" else "#e5b94e" if cell.state == "cut" else BAR for _, cell in bars]
+    colours = [ACCENT if cell.state == "now" else CUT if cell.state == "cut" else BAR for _, cell in bars]
     axes.bar([at for at, _ in bars], heights, width=0.8, color=colours)
     axes.set(xlim=(-0.5, len(found) - 0.5), ylim=(0, top), xticks=[], yticks=[0, top])
     axes.tick_params(labelsize=8, length=0, colors=MUTED)

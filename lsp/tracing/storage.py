@@ -97,21 +97,42 @@ def _constant(word: str) -> float | None:
 
 
 def _check(trace: Trace) -> None:
-    """Every field has its type, and lists that belong together have one length."""
+    """Every field has its type, lists that belong together have one length, and what is counted is there."""
     if not isinstance(trace.options, dict):
         raise TypeError(f"{trace.options!r:.60} for options")
     if trace.verdict not in (None, "right", "wrong"):
         raise ValueError(f"the verdict {trace.verdict!r:.60}")
-    if trace.max_new_tokens > LARGEST_POSITION:
-        raise ValueError(f"max_new_tokens of {trace.max_new_tokens}")
     _check_types(trace)
     _check_lengths("tokens and committed_in", trace.tokens, trace.committed_in)
+    _check_range("max_new_tokens", [trace.max_new_tokens], 0, LARGEST_POSITION)
+    _check_range("the number of tokens", [len(trace.tokens)], 0, trace.max_new_tokens)
+    _check_range("committed_in", trace.committed_in, -1, trace.passes)
+    first, end = len(trace.prompt), len(trace.prompt) + trace.max_new_tokens
     for step in trace.steps:
         _check_types(step)
         if step.rule is not None:
             _check_types(step.rule)
         _check_lengths("masks and their values", step.masks_in_pass, step.tokens, step.margins, step.confidence)
         _check_lengths("chosen and written", step.chosen, step.written)
+        for name in ("masks", "masks_in_pass", "chosen"):
+            _check_range(name, getattr(step, name), first, end - 1)
+        _check_range("end", [step.end], 0, end)
+        for name in ("frozen", "begin"):
+            _check_range(name, [getattr(step, name)], 0, step.end)
+        if step.rule is not None:
+            _check_rule(step.rule, len(step.masks))
+
+
+def _check_rule(rule: RuleRecord, masks: int) -> None:
+    for name in ("n", "lo", "hi", "candidate", "snap", "length"):
+        _check_range(name, [getattr(rule, name) or 0], 0, masks)
+    _check_range("the number of prefix_min", [len(rule.prefix_min)], 0, masks)
+
+
+def _check_range(what: str, found: Sequence[int], least: int, most: int) -> None:
+    for value in (min(found), max(found)) if found else ():
+        if not least <= value <= most:
+            raise ValueError(f"{value} for {what}, not from {least} to {most}")
 
 
 def _check_lengths(what: str, *lists: Sequence[Any]) -> None:

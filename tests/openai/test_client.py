@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ def client() -> Iterator[Any]:
 
 def test_models(client: Any) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
 
 
 def test_a_chat(client: Any) -> None:
@@ -59,11 +61,46 @@ def test_a_text(client: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("form", ["chat", "text"])
+def test_a_temperature_draws_by_the_seed(client: Any, form: str) -> None:
+    def drawn(**how: Any) -> str:
+        how = {"model": "tiny", "temperature": 1.5, **how}
+        if form == "chat":
+            return str(client.chat.completions.create(messages=CHAT, **how).choices[0].message.content)
+        return str(client.completions.create(prompt=f"{PROMPT}\n", **how).choices[0].text)
+
+    assert drawn(seed=1) == drawn(seed=1) == answer(temperature=1.5, seed=1).text != drawn(seed=2)
+    assert drawn(seed=1, top_p=0.5) == answer(temperature=1.5, seed=1, top_p=0.5).text != drawn(seed=1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_ends_a_chat(client: Any, stream: bool) -> None:
+    whole = answer().text or ""
+    stop = whole[len(whole) // 2 :][:3]
+    out = client.chat.completions.create(model="tiny", messages=CHAT, stop=[stop, "zzz"], stream=stream)
+    pieces = [piece.choices[0].delta.content for piece in out] if stream else [out.choices[0].message.content]
+    assert "".join(filter(None, pieces)) == whole.partition(stop)[0] != whole
+
+
+def test_a_client_that_waits_for_several_answers_at_once() -> None:
+    async def ask(address: str) -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120) as client:
+            whole = [client.chat.completions.create(model="tiny", messages=CHAT) for _ in range(3)]
+            texts = [out.choices[0].message.content or "" for out in await asyncio.gather(*whole)]
+            stream = await client.chat.completions.create(model="tiny", messages=CHAT, stream=True)
+            return [*texts, "".join([piece.choices[0].delta.content or "" async for piece in stream])]
+
+    with served() as (address, _):
+        assert asyncio.run(ask(address)) == [answer().text] * 4
+
+
 def test_errors_are_the_clients_own(client: Any) -> None:
     with pytest.raises(openai.NotFoundError, match="Invalid model: expected 'tiny'"):
         client.chat.completions.create(model="gpt", messages=CHAT)
     with pytest.raises(openai.BadRequestError, match="Invalid n: expected 1, got 2"):
         client.chat.completions.create(model="tiny", messages=CHAT, n=2)
+    with pytest.raises(openai.NotFoundError, match="Invalid path: got '/v1/embeddings'"):
+        client.embeddings.create(model="tiny", input="a")
 
 
 def test_a_stream_that_is_left_is_stopped(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

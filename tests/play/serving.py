@@ -19,6 +19,8 @@ import lsp
 from lsp.play import Playground, create_app
 from lsp.play.line import Ticket
 from lsp.play.server import address_of, bound
+from lsp.tracing import html, storage
+from lsp.tracing.compact import shorten
 
 HOST = "http://127.0.0.1:7777"
 PROMPT = "Use 3, 5 and 7 to make 15."
@@ -82,6 +84,12 @@ def events(answer: httpx.Response) -> list[Any]:
 
 def question(*schedulers: str, **more: Any) -> dict[str, Any]:
     return {"prompt": PROMPT, "sides": [{"scheduler": name} for name in schedulers or ("lsp",)], **more}
+
+
+def as_held(trace: lsp.Trace) -> dict[str, Any]:
+    """A trace as the page holds it."""
+    out: dict[str, Any] = json.loads(html.as_json({**storage.head_of(trace), "steps": shorten(trace.steps)}))
+    return out
 
 
 def until(true: Callable[[], Any], seconds: float = 90) -> None:

@@ -81,11 +81,41 @@ def test_another_scheduler_costs_something_else() -> None:
     assert costs[0]["positions"] < costs[1]["positions"]
 
 
-def test_holes_are_filled() -> None:
-    prompt = f"{PROMPT}\nFirst<mask:5>, then 12 + 3 = 15."
-    out = post(TEXT, {"prompt": prompt}).json()
-    assert out["choices"][0]["text"] == answer(prompt, max_new_tokens=None).text
-    assert out["usage"]["completion_tokens"] == 5
+def test_holes_are_filled_and_each_token_is_counted_once() -> None:
+    model, tokenizer = serving.model()
+    mask = tokenizer.convert_ids_to_tokens(model.config.mask_id)
+    prompt = f"{PROMPT}\nFirst{{}}, then 12 + 3 = 15."
+    given = len(tokenizer(prompt.format(mask))["input_ids"]) - 1
+    for hole in ("<mask:5>", mask * 5):
+        out = post(TEXT, {"prompt": prompt.format(hole)}).json()
+        (choice,), usage = out["choices"], out["usage"]
+        assert choice["text"] == answer(prompt.format("<mask:5>"), max_new_tokens=None).text
+        assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (given, 5, given + 5)
+        assert choice["finish_reason"] == "stop"  # nothing was to follow
+
+
+def test_what_follows_a_hole_is_cut_off_as_any_answer() -> None:
+    out = post(TEXT, {"prompt": f"{PROMPT}\nFirst<mask:5>, then", "max_tokens": 3}).json()
+    assert (out["choices"][0]["finish_reason"], out["usage"]["completion_tokens"]) == ("length", 8)
+
+
+USUAL = {
+    "parallel_tool_calls": True,
+    "modalities": ["text"],
+    "top_logprobs": 0,
+    "n": 1,
+    "frequency_penalty": 0.0,
+    "tools": [],
+    "response_format": {"type": "text"},
+    "max_tokens": 96,
+    "max_completion_tokens": 96,
+}
+
+
+def test_fields_may_say_what_is_usual() -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": PROMPT}]}]
+    texts = [post(CHAT, asked(CHAT, messages=parts, **USUAL)), post(TEXT, asked(TEXT, prompt=[f"{PROMPT}\n"]))]
+    assert [text_of(one.json()["choices"][0]) for one in texts] == [answer().text] * 2
 
 
 def test_a_field_that_is_null_is_as_good_as_absent() -> None:
@@ -98,7 +128,32 @@ def test_a_field_that_is_null_is_as_good_as_absent() -> None:
 
 
 def test_there_is_one_model() -> None:
-    assert [model["id"] for model in get("/v1/models").json()["data"]] == ["tiny"]
+    (model,) = get("/v1/models").json()["data"]
+    assert model["id"] == "tiny"
+    assert get("/v1/models/tiny").json() == model
+
+
+NOWHERE = {
+    "another model": ("/v1/models/gpt", {}, 404, "Invalid model: expected 'tiny', got 'gpt'"),
+    "no path": ("/v1/embeddings", {}, 404, "Invalid path: got '/v1/embeddings'"),
+    "a question that is no POST": (CHAT, {}, 405, "Invalid method: expected POST, got GET"),
+    "another host": ("/v1/models", {"host": "evil.example"}, 403, "Invalid Host: expected localhost"),
+}
+
+
+@pytest.mark.abuse("playground")
+@pytest.mark.parametrize("name", NOWHERE)
+def test_errors_have_the_form_of_openai(name: str) -> None:
+    path, headers, status, words = NOWHERE[name]
+    refused = get(path, headers=headers)
+    assert refused.status_code == status
+    assert refused.json()["error"]["message"].startswith(words)
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+
+
+def hears(*contents: Any) -> dict[str, Any]:
+    """The messages of a chat."""
+    return {"messages": [{"role": "user", "content": content} for content in contents]}
 
 
 BAD = {
@@ -112,25 +167,52 @@ BAD = {
     "more than the context": (TEXT, {"max_tokens": 2000}, 400, "Invalid max_new_tokens: expected at most"),
     "more, in a stream": (TEXT, {"max_tokens": 2000, "stream": True}, 400, "Invalid max_new_tokens: expected at most"),
     "too large a hole": (TEXT, {"prompt": "<mask:2049>"}, 400, "Invalid prompt: expected at most 2048 masks, got 2049"),
-    "too large a hole in a chat": (
-        CHAT,
-        {"messages": [{"role": "user", "content": "<mask:1000>"}] * 3},
-        400,
-        "Invalid prompt: expected at most 2048 masks, got 3000",
-    ),
+    "too many mask tokens": (TEXT, {"prompt": "<mask>" * 2049}, 400, "Invalid prompt: expected at most 2048 masks"),
+    "a hole in a chat": (CHAT, hears("a", "What is <mask:3>?"), 400, "Invalid messages: expected no masks in a chat"),
+    "a mask in a chat": (CHAT, hears("What is <mask>?"), 400, "Invalid messages: expected no masks in a chat"),
+    "a huge hole in a chat": (CHAT, hears("<mask:99999>"), 400, "Invalid messages: expected no masks in a chat"),
     "a hole and too much after it": (
         TEXT,
         {"prompt": "<mask:1000>", "max_tokens": 1049},
         400,
         "Invalid prompt: expected at most 2048 masks, got 2049",
     ),
-    "an empty stop": (TEXT, {"stop": ""}, 400, "Invalid stop: expected at most 4 texts, got ''"),
+    "an empty stop": (
+        TEXT,
+        {"stop": ""},
+        400,
+        "Invalid stop: expected at most 4 texts, from 1 to 200 characters each, got ''",
+    ),
     "no messages": (CHAT, {"messages": []}, 400, "Invalid messages: expected from 1 to 200"),
     "a picture": (
         CHAT,
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        hears([{"type": "image_url", "text": "a"}]),
         400,
-        "Invalid text: expected a text, got none",
+        "Invalid part: expected one of type 'text', got 'image_url'",
+    ),
+    "a part with more": (
+        CHAT,
+        hears([{"type": "text", "text": "a", "zzz": 1}]),
+        400,
+        "Invalid part: expected no field 'zzz', got 1",
+    ),
+    "numbers of logprobs": (TEXT, {"logprobs": 0}, 400, "Invalid logprobs: expected False, got 0"),
+    "a truth of answers": (CHAT, {"n": True}, 400, "Invalid n: expected 1, got True"),
+    "a top_p without use": (CHAT, {"top_p": 7}, 400, "Invalid top_p: expected a number above 0 and at most 1, got 7.0"),
+    "a number as scheduler": (TEXT, {"scheduler": 0}, 400, "Invalid scheduler: expected a text, got 0"),
+    "a list of settings": (TEXT, {"settings": []}, 400, "Invalid settings: expected an object, got []"),
+    "false as options": (CHAT, {"options": False}, 400, "Invalid options: expected an object, got False"),
+    "a strange second length": (
+        CHAT,
+        {"max_completion_tokens": 3, "max_tokens": "x"},
+        400,
+        "Invalid max_tokens: expected an integer, got 'x'",
+    ),
+    "two lengths": (
+        CHAT,
+        {"max_completion_tokens": 3, "max_tokens": 5},
+        400,
+        "Invalid max_tokens: expected 3 as max_completion_tokens, got 5",
     ),
     "prompts of ids": (TEXT, {"prompt": [1, 2]}, 400, "Invalid prompt: expected a text, got [1, 2]"),
 }

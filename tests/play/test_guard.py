@@ -36,7 +36,7 @@ def test_another_name_is_refused(host: str) -> None:
     """A name that was rebound to this machine is still another one."""
     for answer in (get("/", headers={"host": host}), post("/v1/completions", {}, headers={"host": host})):
         assert answer.status_code == 403
-        assert answer.text.startswith("Invalid Host: expected localhost, got ")
+        assert "Invalid Host: expected localhost, got " in answer.text
 
 
 @pytest.mark.abuse("playground")
@@ -47,7 +47,7 @@ def test_another_name_is_refused(host: str) -> None:
 def test_a_page_of_another_origin_is_refused(origin: str, path: str) -> None:
     answer = post(path, question(), headers={"origin": origin})
     assert answer.status_code == 403
-    assert answer.text.startswith("Invalid Origin: expected http://127.0.0.1:7777, got ")
+    assert "Invalid Origin: expected http://127.0.0.1:7777, got " in answer.text
     assert "access-control-allow-origin" not in answer.headers
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lsp.play import line as lines
-from lsp.play.errors import Busy
+from lsp.play.errors import Busy, Left, Unread
 from lsp.play.line import Line, Place, Ticket
 
 
@@ -80,8 +80,38 @@ def test_work_stops_when_nobody_waits() -> None:
         ticket.leave()
         assert await asyncio.to_thread(gate.closed.wait, 10)
         assert gate.steps < 100_000
-        with pytest.raises(lines.Left):
+        with pytest.raises(Left):
             await collect(ticket)
+
+    running(test)
+
+
+def test_work_goes_no_faster_than_it_is_read() -> None:
+    async def test(line: Line) -> None:
+        gate = Gate("a")
+        gate.open.set()
+        ticket = line.join(gate)
+        await asyncio.sleep(0.5)
+        assert gate.steps <= lines.MOST_UNREAD + 1
+        while gate.steps < 3 * lines.MOST_UNREAD:
+            await ticket.next()
+        ticket.leave()
+        assert await asyncio.to_thread(gate.closed.wait, 10)  # at once, though much is unread
+
+    running(test)
+
+
+def test_work_that_is_not_read_for_long_is_stopped_and_the_next_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "PATIENCE", 0.2)
+
+    async def test(line: Line) -> None:
+        gate = Gate("a")
+        gate.open.set()
+        first, second = line.join(gate), line.join(quickly("b"))
+        assert (await collect(second))[-1] == "b"
+        assert gate.closed.is_set()
+        with pytest.raises(Unread, match=r"its events were not read for 0\.2 seconds"):
+            await collect(first)
 
     running(test)
 

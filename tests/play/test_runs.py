@@ -145,6 +145,7 @@ BAD = {
         question() | {"prompt": "<mask:2049>"},
         "Invalid prompt: expected at most 2048 masks, got 2049",
     ),
+    "too many mask tokens": (question() | {"prompt": "<mask>" * 2049}, "Invalid prompt: expected at most 2048 masks"),
     "an endless hole": (question() | {"prompt": f"<mask:{'9' * 5000}>"}, "Invalid prompt: expected at most 2048 masks"),
     "true as a seed": (question(seed=True), "Invalid seed: expected an integer, got True"),
     "no number as temperature": (question(temperature="hot"), "Invalid temperature: expected a number, got 'hot'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from lsp.cli.play import play
 from lsp.play import Playground, server
 from lsp.tracing import storage
 from tests.lsp.checkpoints import FAMILIES
-from tests.play.serving import PROMPT, asking, events, playground
+from tests.play.serving import PROMPT, asking, events, playground, until
 
 TINY = Path(lsp.__file__).parent / "tiny" / "checkpoint"
 VOCABULARY: dict[str, dict[str, Any]] = {  # of the tokenizer that is at hand
@@ -72,9 +73,28 @@ def test_a_browser_that_is_faster_than_the_server_waits_for_it(monkeypatch: pyte
         reached.append(address)
 
     monkeypatch.setattr(server.webbrowser, "open", open_)
-    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: until(lambda: reached))
     held = playground()
     with server.bound(0) as listening:
         server.serve(held, listening, show=True)
         assert reached == [server.address_of(listening)]
     held.line.close()
+
+
+def test_a_browser_that_is_not_left_does_not_keep_the_server_from_answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As lynx and w3m do, which `webbrowser` takes where there is no window."""
+    answers, left = threading.Event(), threading.Event()
+    monkeypatch.setattr(server.webbrowser, "open", lambda address: left.wait(60))
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: answers.set())
+    held = playground()
+    with server.bound(0) as listening:
+        server.serve(held, listening, show=True)
+    assert answers.is_set()
+    assert not left.is_set()
+    left.set()
+    held.line.close()
+
+
+def test_no_other_machine_can_reach_it() -> None:
+    with server.bound(0) as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
