@@ -30,6 +30,17 @@ CONTRASTS = """(() => {
 })()"""
 
 
+# Keeps what a screen reader says: the live regions that change, those that are live by what they are included.
+LISTEN = """(() => {
+  window.spoken = [];
+  const kinds = "[aria-live], [role=status], [role=alert], [role=log], [role=timer], output";
+  new MutationObserver((changes) => changes.forEach(({ target }) => {
+    const region = (target.nodeType === 1 ? target : target.parentElement)?.closest(kinds);
+    if (region && region.ariaLive !== "off") spoken.push([region.id || region.className, region.textContent]);
+  })).observe(document.body, { childList: true, characterData: true, subtree: true });
+})()"""
+
+
 def problems(browser: chromium.Chromium, own: str = "") -> list[object]:
     """Errors, warnings, dialogs, and what was fetched besides the page from elsewhere than its `own` server."""
     browser.run("new Promise(requestAnimationFrame)")

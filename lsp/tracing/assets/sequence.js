@@ -7,6 +7,11 @@ function make(name, kind, text) {
   return out;
 }
 
+/** Changes a text only if it is another one: a screen reader would say it again. */
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** The text of a token, with marks for spaces and line ends that are not part of it. */
 function fill(chip, text) {
   chip.replaceChildren();
