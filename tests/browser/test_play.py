@@ -7,8 +7,10 @@ import base64
 import gc
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from lsp.tracing.headline import headline
 from lsp.tracing.states import cells
 from tests import traces as shared
 from tests.browser import chromium
-from tests.browser.looks import CONTRASTS, problems
+from tests.browser.looks import CONTRASTS, LISTEN, problems
 from tests.play.serving import model, served, slow_down, until
 from tests.traces import HOSTILE
 
@@ -43,7 +45,7 @@ NAMES = "[...document.querySelectorAll('article h2')].map((node) => node.textCon
 NOTES = "[...document.querySelectorAll('article .notes')].map((node) => node.textContent)"
 STATES = """[...document.querySelectorAll("article")].map((article) =>
   [...article.querySelectorAll(".sequence .chip")].map((chip) => [Number(chip.dataset.at), chip.classList[1]]))"""
-IDLE = "document.getElementById('stop').disabled && document.getElementById('status').textContent !== 'starting'"
+IDLE = "document.getElementById('stop').ariaDisabled === 'true' && document.getElementById('status').textContent !== 'starting'"
 # Boxes of text and controls that lie over each other, and what sticks out of the window.
 COLLISIONS = """(() => {
   const kinds = "button, input, select, textarea, label, legend, h1, h2, dt, dd, summary, p";
@@ -174,14 +176,70 @@ def test_parameters_apply_and_what_has_changed_runs_beside_the_last(
     show(page := browser, server[0])
     decode(page, scheduler__1="threshold", p__1="0.7")
     assert page.run(NAMES) == ["Longest stable prefix", "Confidence threshold"]
-    assert page.run(NOTES)[1] == "p = 0.7"
+    assert page.run(NOTES)[1] == "p = 0.7, max new tokens 96"
     decode(page, "#again", p__1="0.99")
     assert page.run(NAMES)[1:] == ["Confidence threshold"] * 2
-    assert page.run(NOTES)[1:] == ["p = 0.7", "p = 0.99"]
+    assert [note.partition(",")[0] for note in page.run(NOTES)[1:]] == ["p = 0.7", "p = 0.99"]
+
+
+@pytest.mark.parametrize("button", ["run", "again"])
+def test_a_request_that_is_refused_takes_nothing_away(
+    browser: chromium.Chromium, server: tuple[str, Playground], button: str
+) -> None:
+    show(page := browser, server[0])
+    four_runs(page, length="8")
+    before = page.run(NOTES)
     field(page, "p__1", "7")
-    page.run("document.getElementById('run').click()")
+    page.run(f"document.getElementById('{button}').click()")
     until(lambda: page.run(STATUS).startswith("Invalid p: expected"))
-    assert len(page.run(NAMES)) == 3  # what was there stays
+    assert page.run(NOTES) == before
+    assert len(before) == 4
+
+
+def four_runs(page: chromium.Chromium, **values: str) -> None:
+    decode(page, scheduler__0="threshold", scheduler__1="threshold", p__0="0.6", p__1="0.7", **values)
+    decode(page, "#again", p__0="0.8", p__1="0.9")
+
+
+def test_a_stopped_run_stays_until_the_next_one_begins(
+    browser: chromium.Chromium, server: tuple[str, Playground], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(page := browser, server[0])
+    slow_down(monkeypatch)
+    field(page, "scheduler__0", "threshold")
+    page.run("document.getElementById('run').click()")
+    until(lambda: min(page.run(FIGURES), default=0) > 1)
+    page.run("document.getElementById('stop').click()")
+    monkeypatch.undo()
+    until(lambda: len(server[1].line) == 0)
+    before = page.run(FIGURES)
+    field(page, "p__0", "7")
+    page.run("document.getElementById('again').click()")
+    until(lambda: page.run(STATUS).startswith("Invalid p: expected"))
+    assert page.run(FIGURES) == before
+    with somebody_before(server[1]):
+        field(page, "p__0", "0.7")
+        page.run("document.getElementById('again').click()")
+        until(lambda: page.run(STATUS).startswith("in line"))
+        assert page.run(FIGURES) == before
+        assert page.run("document.getElementById('save').checkVisibility()")
+    until(lambda: page.run(IDLE))
+    assert [note.partition(",")[0] for note in page.run(NOTES)] == ["p = 0.7", "max new tokens 96"]
+
+
+def test_different_questions_have_no_headline(page: chromium.Chromium) -> None:
+    decode(page, length="8")
+    assert page.run("document.getElementById('headline').checkVisibility()")
+    decode(page, "#again", length="16")
+    assert len(page.run(NAMES)) == 4
+    assert not page.run("document.getElementById('headline').checkVisibility()")
+
+
+def test_a_temperature_comes_with_its_seed(page: chromium.Chromium) -> None:
+    decode(page, length="8", seed="5")
+    assert not any("seed" in note for note in page.run(NOTES))
+    decode(page, temperature="0.5")
+    assert all(note.endswith("temperature 0.5, seed 5, max new tokens 8") for note in page.run(NOTES))
 
 
 def test_stop_stops_the_model(
@@ -217,19 +275,110 @@ def test_a_closed_tab_ends_its_run(
 
 
 def test_who_waits_sees_the_place_in_the_line(page: chromium.Chromium, server: tuple[str, Playground]) -> None:
+    with somebody_before(server[1]):
+        page.run("document.getElementById('run').click()")
+        until(lambda: page.run(STATUS) == "in line: 1 run before this one")
+    until(lambda: page.run(IDLE))
+    assert len(page.run(NAMES)) == 2
+
+
+@contextmanager
+def somebody_before(held: Playground) -> Iterator[None]:
+    """Inside, another run has the model."""
+
     async def stand_before() -> Any:
-        return server[1].line.join(lambda: iter(gate.wait, True))
+        return held.line.join(lambda: iter(gate.wait, True))
 
     gate = threading.Event()
     before = asyncio.run(stand_before())
     try:
-        page.run("document.getElementById('run').click()")
-        until(lambda: page.run(STATUS) == "in line: 1 run before this one")
+        yield
     finally:
         gate.set()
         before.gone.set()
+
+
+def test_a_run_is_not_spoken_pass_by_pass(page: chromium.Chromium) -> None:
+    page.run(LISTEN)
+    decode(page)
+    until(lambda: page.run("document.getElementById('play').textContent") == "Play")
+    assert page.run("spoken.filter(([id]) => id !== 'status')") == []
+    said = page.run("spoken.map(([, text]) => text)")
+    assert said[-1] == "finished"
+    assert len(said) <= 3
+    page.run("document.getElementById('previous').click()")
+    assert "count" in page.run("new Promise(requestAnimationFrame).then(() => spoken.map(([id]) => id))")
+
+
+@pytest.mark.parametrize("name", ["stop", "next", "previous", "again"])
+def test_a_button_that_can_do_nothing_keeps_the_focus(page: chromium.Chromium, name: str) -> None:
+    if name == "again":
+        decode(page, length="8")
+    else:
+        page.run("document.getElementById('run').click()")
+        until(lambda: max(page.run(FIGURES), default=0) > 2)
+    page.run(f"document.getElementById('{name}').focus()")
+    if name in ("stop", "again"):
+        page.press("Enter")
     until(lambda: page.run(IDLE))
+    for _ in range(longest() if name in ("next", "previous") else 0):
+        page.press("Enter")
+    assert page.run("document.activeElement.id") == name
+    assert page.run(f"document.getElementById('{name}').ariaDisabled") == str(name != "again").lower()
+
+
+def test_a_button_that_can_do_nothing_does_nothing(page: chromium.Chromium) -> None:
+    for name in ("stop", "again"):
+        page.run(f"document.getElementById('{name}').click()")
+        assert page.run(f"document.getElementById('{name}').ariaDisabled") == "true"
+    time.sleep(0.5)
+    assert (page.run(STATUS), page.run(NAMES)) == ("", [])
+
+
+def test_what_is_out_of_bounds_does_not_run_beside_the_last(page: chromium.Chromium) -> None:
+    decode(page, length="8")
+    field(page, "temperature", "-1")
+    page.run("document.getElementById('again').click()")
+    assert page.run("document.activeElement.id") == "temperature"
+    assert page.run(STATUS) == "finished"
     assert len(page.run(NAMES)) == 2
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problem 1 is found later than the others."""
+    find = Playground.problem
+
+    def slowly(held: Playground, task: str, index: int) -> Problem:
+        time.sleep(0.6 * (index == 1))
+        return find(held, task, index)
+
+    monkeypatch.setattr(Playground, "problem", slowly)
+
+
+PROMPT = "document.getElementById('prompt').value"
+
+
+def test_the_problem_that_was_chosen_last_is_shown(
+    page: chromium.Chromium, server: tuple[str, Playground], late: None
+) -> None:
+    field(page, "index", "1")
+    field(page, "index", "2")
+    wanted = server[1].problem(DEFAULTS["task"], 2).prompt.strip()
+    until(lambda: page.run(PROMPT) == wanted)
+    time.sleep(1)
+    assert page.run(PROMPT) == wanted
+    assert page.run("document.getElementById('task').value") == DEFAULTS["task"]
+
+
+def test_a_problem_that_comes_late_does_not_take_what_was_typed(page: chromium.Chromium, late: None) -> None:
+    field(page, "index", "1")
+    page.run("document.getElementById('prompt').focus()")
+    page.type("mine ")
+    typed = page.run(PROMPT)
+    time.sleep(1)
+    assert page.run(PROMPT) == typed
+    assert page.run("document.getElementById('task').value") == ""
 
 
 def test_the_keyboard_alone_suffices(page: chromium.Chromium) -> None:
@@ -277,11 +426,55 @@ def test_a_link_leads_to_its_pass(page: chromium.Chromium, server: tuple[str, Pl
     page.press("Home")
     page.press("ArrowRight")
     until(lambda: page.run("location.hash") == "#pass=2")
-    link = linked(page, server[0])
-    page.open("about:blank")
-    page.open(link)
+    follow(page, linked(page, server[0]))
+    page.press("Enter")
     until(lambda: page.run(COUNT) == f"pass 2 of {longest()}")
     assert page.run(NAMES) == [trace.name for trace in first_example()]
+
+
+def follow(page: chromium.Chromium, link: str) -> None:
+    """Opens a link; it waits for a click on Run, which has the focus."""
+    page.open("about:blank")
+    page.open(link)
+    until(lambda: page.run(STATUS).endswith("press Run"))
+    assert page.run("document.activeElement.id") == "run"
+
+
+def test_a_link_decodes_nothing_by_itself(
+    page: chromium.Chromium, server: tuple[str, Playground], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode(page, length="8")
+    link = linked(page, server[0])
+    told = slow_down(monkeypatch, 0)
+    follow(page, link)
+    assert page.run(STATUS) == "This link holds 2 runs: press Run"
+    time.sleep(0.5)
+    assert (len(server[1].line), told, page.run(NAMES)) == (0, [], [])
+
+
+def test_a_form_that_was_changed_is_decoded_and_not_the_link(
+    page: chromium.Chromium, server: tuple[str, Playground]
+) -> None:
+    decode(page, length="8")
+    follow(page, linked(page, server[0]))
+    decode(page, length="9")
+    assert all(note.endswith("max new tokens 9") for note in page.run(NOTES))
+
+
+def test_a_link_whose_run_was_stopped_leads_nowhere(
+    page: chromium.Chromium, server: tuple[str, Playground], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode(page)
+    page.press("Home")
+    until(lambda: page.run("location.hash") == "#pass=1")
+    follow(page, linked(page, server[0]))
+    slow_down(monkeypatch)
+    page.run("document.getElementById('pace').value = '0'")
+    page.press("Enter")
+    until(lambda: max(page.run(FIGURES), default=0) > 3)
+    page.run("document.getElementById('stop').click()")
+    until(lambda: len(server[1].line) == 0)
+    assert not page.run(COUNT).startswith("pass 1 of")
 
 
 def test_a_link_holds_what_is_shown(page: chromium.Chromium, server: tuple[str, Playground]) -> None:
@@ -293,8 +486,9 @@ def test_a_link_holds_what_is_shown(page: chromium.Chromium, server: tuple[str, 
     decode(page)
     assert "run=" not in page.run("location.hash")  # what is shown now is another run
     page.run(f"location.href = {json.dumps(link)}; null")
-    until(lambda: page.run(f"document.readyState === 'complete' && {NOTES}.length") == 3 and page.run(IDLE))
-    assert page.run(NOTES)[1:] == ["p = 0.7", "p = 0.99"]
+    until(lambda: page.run(f"document.readyState === 'complete' && {STATUS}") == "This link holds 3 runs: press Run")
+    decode(page)
+    assert [note.partition(",")[0] for note in page.run(NOTES)[1:]] == ["p = 0.7", "p = 0.99"]
     assert page.run("document.getElementById('prompt').value") != "something else"
 
 
@@ -414,8 +608,7 @@ def test_a_model_without_tasks_is_asked_by_prompts_alone(browser: chromium.Chrom
 
 
 def test_four_runs_are_two_by_two(page: chromium.Chromium) -> None:
-    decode(page, scheduler__0="threshold", scheduler__1="threshold", p__0="0.6", p__1="0.7")
-    decode(page, "#again", p__0="0.8", p__1="0.9")
+    four_runs(page)
     boxes = "[...document.querySelectorAll('article')].map((node) => node.getBoundingClientRect())"
     lefts, tops = page.run(f"[{boxes}.map(({{ x }}) => x), {boxes}.map(({{ y }}) => y)]")
     assert (len(set(lefts)), len(set(tops))) == (2, 2)
