@@ -31,6 +31,6 @@ def headline(traces: Sequence[Trace]) -> str:
 
 
 def asked(trace: Trace) -> tuple[list[int], list[tuple[int, int]], int]:
-    """What a trace answers: the ids before the first mask, the given ones after it, and how many positions there are."""
+    """What a trace answers: the ids before the first mask, the given ones after it, how many positions."""
     pairs = enumerate(zip(trace.tokens, trace.committed_in, strict=True))
     return trace.prompt, [(at, token) for at, (token, number) in pairs if number < 0], trace.max_new_tokens

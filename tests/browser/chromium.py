@@ -112,7 +112,8 @@ class Chromium:
         self("Emulation.setEmulatedMedia", features=named)
 
     def screenshot(self, path: Path) -> None:
-        data = self("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        size = self("Page.getLayoutMetrics")["cssContentSize"]
+        data = self("Page.captureScreenshot", captureBeyondViewport=True, clip=size | {"scale": 1})["data"]
         path.write_bytes(base64.b64decode(data))
 
     def seen(self, method: str) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from lsp.tracing.headline import headline
 from lsp.tracing.states import cells
 from tests import traces as shared
 from tests.browser import chromium
-from tests.browser.looks import CONTRASTS, LISTEN, problems
+from tests.browser.looks import COLLISIONS, CONTRASTS, EDGES, LISTEN, problems, screenshot
 from tests.play.serving import model, served, slow_down, until
 from tests.traces import HOSTILE
 
@@ -45,25 +45,7 @@ NAMES = "[...document.querySelectorAll('article h2')].map((node) => node.textCon
 NOTES = "[...document.querySelectorAll('article .notes')].map((node) => node.textContent)"
 STATES = """[...document.querySelectorAll("article")].map((article) =>
   [...article.querySelectorAll(".sequence .chip")].map((chip) => [Number(chip.dataset.at), chip.classList[1]]))"""
-IDLE = "document.getElementById('stop').ariaDisabled === 'true' && document.getElementById('status').textContent !== 'starting'"
-# Boxes of text and controls that lie over each other, and what sticks out of the window.
-COLLISIONS = """(() => {
-  const kinds = "button, input, select, textarea, label, legend, h1, h2, dt, dd, summary, p";
-  const visible = (node) => node.checkVisibility({ visibilityProperty: true });
-  const shown = [...document.querySelectorAll(kinds)].filter(visible);
-  const nameOf = (node) => `${node.tagName} ${node.id} ${node.textContent.slice(0, 20)}`;
-  const boxes = shown.map((node) => ({ node, box: node.getBoundingClientRect(), name: nameOf(node) }));
-  const outside = boxes.filter(({ box }) => box.width && (box.right > innerWidth + 1 || box.left < -1));
-  const out = outside.map(({ name }) => name);
-  boxes.forEach(({ node, box, name }, i) => boxes.slice(i + 1).forEach((other) => {
-    if (node.contains(other.node) || other.node.contains(node)) return;
-    if (node.closest(".controls") !== other.node.closest(".controls")) return; // it sticks to the top, over the rest
-    const wide = Math.min(box.right, other.box.right) - Math.max(box.left, other.box.left);
-    const high = Math.min(box.bottom, other.box.bottom) - Math.max(box.top, other.box.top);
-    if (wide > 2 && high > 2) out.push(`${name} | ${other.name}`);
-  }));
-  return out;
-})()"""
+IDLE = f"document.getElementById('stop').ariaDisabled === 'true' && {STATUS} !== 'starting'"
 
 
 @pytest.fixture(scope="module")
@@ -615,20 +597,94 @@ def test_four_runs_are_two_by_two(page: chromium.Chromium) -> None:
     assert page.run(COLLISIONS) == []
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.fixture(params=[False, True], ids=["light", "dark"])
+def dark(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def check_looks(page: chromium.Chromium) -> None:
+    """Nothing lies over anything else or sticks out, and all can be read."""
+    assert page.run(COLLISIONS) == []
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    assert {name: value for name, value in page.run(CONTRASTS).items() if value < 4.5} == {}
+    assert {name: value for name, value in page.run(EDGES).items() if value < 3} == {}
+
+
 @pytest.mark.parametrize("width", [500, 1600])
 def test_nothing_collides_and_all_can_be_read(
-    browser: chromium.Chromium, server: tuple[str, Playground], tmp_path: Path, width: int, dark: bool
+    browser: chromium.Chromium, server: tuple[str, Playground], width: int, dark: bool
 ) -> None:
     show(browser, server[0], width, dark)
-    assert browser.run(COLLISIONS) == []
+    check_looks(browser)
     decode(browser)
     for key in ("Home", "ArrowRight", "ArrowRight", "End"):
         browser.press(key)
-        assert browser.run(COLLISIONS) == []
-        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
-        assert {name: value for name, value in browser.run(CONTRASTS).items() if value < 4.5} == {}
+        check_looks(browser)
+        screenshot(browser, f"play-{'dark' if dark else 'light'}-{width}-{key.lower()}")
     assert problems(browser, server[0]) == []
+
+
+@pytest.mark.parametrize("width", [500, 1600])
+def test_nothing_collides_while_it_decodes_and_with_an_error(
+    browser: chromium.Chromium,
+    server: tuple[str, Playground],
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    dark: bool,
+) -> None:
+    show(page := browser, server[0], width, dark)
+    name = f"play-{'dark' if dark else 'light'}-{width}"
+    with somebody_before(server[1]):
+        page.run("document.getElementById('run').click()")
+        until(lambda: page.run(STATUS).startswith("in line"))
+        check_looks(page)
+        slow_down(monkeypatch)
+    for passes in (1, 3, 6):
+        until(lambda passes=passes: max(page.run(FIGURES), default=0) >= passes)
+        check_looks(page)
+    screenshot(page, f"{name}-running")
+    page.run("document.getElementById('stop').click()")
+    monkeypatch.undo()
+    check_looks(page)
+    for side in ("0", "1"):
+        field(page, f"scheduler__{side}", "threshold")
+        field(page, f"p__{side}", "7" * 100)
+    page.run("document.getElementById('run').click()")
+    until(lambda: page.run("document.getElementById('status').className") == "error")
+    check_looks(page)
+    screenshot(page, f"{name}-error")
+
+
+def test_four_runs_fit_a_narrow_window(browser: chromium.Chromium, server: tuple[str, Playground], dark: bool) -> None:
+    show(page := browser, server[0], 500, dark)
+    decode(page, scheduler__0="paper")
+    decode(page, "#again", scheduler__0="threshold", scheduler__1="prophet")
+    assert len(page.run(NAMES)) == 4
+    for key in ("Home", "ArrowRight", "ArrowRight", "End"):
+        page.press(key)
+        check_looks(page)
+    page.press("Home")
+    screenshot(page, f"play-{'dark' if dark else 'light'}-500-four")
+
+
+def test_delimiters_are_marked(page: chromium.Chromium) -> None:
+    decode(page)
+    page.press("Home")
+    for trace, article in zip(first_example(), range(2), strict=True):
+        step = trace.steps[0]
+        text = f"[...document.querySelectorAll('article')[{article}].querySelectorAll('.sequence .chip.delimiter')]"
+        marked = page.run(f"{text}.map((node) => Number(node.dataset.at))")
+        tokens = dict(zip(step.masks_in_pass, step.tokens, strict=True)) | dict(
+            zip(step.chosen, step.written, strict=True)
+        )
+        assert marked
+        assert all(tokens[at + len(trace.prompt)] in trace.delimiters for at in marked)
+        assert all("a delimiter" in title for title in page.run(f"{text}.map((node) => node.title)"))
+        drawn = {at for at, _ in page.run(STATES)[article]}
+        dropped = {at for at, cell in enumerate(cells(trace, 0)) if cell.state == "dropped"}
+        wanted = {p - len(trace.prompt) for p, token in tokens.items() if token in trace.delimiters}
+        assert {*marked} == (wanted & drawn) - dropped
+    assert page.run("document.querySelector('.legend .delimiter').parentElement.textContent.endsWith('delimiter')")
 
 
 def test_a_hundred_runs_leave_nothing_behind_on_the_page(page: chromium.Chromium) -> None:

@@ -144,6 +144,7 @@ function captionOf(trace) {
 
 function describe(trace, cell) {
   const out = [`position ${cell.at + 1}: “${textOf(trace, [cell.token])}”`, STATES[cell.state]];
+  if (isDelimiter(trace, cell.token)) out.push("a delimiter");
   if (cell.rank === undefined) return out.join(", ");
   if (cell.unknown) out.push("the model gave no number");
   else out.push(`margin ${number(cell.margin)}`, `probability ${probability(cell.confidence)}`);
