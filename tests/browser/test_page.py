@@ -287,9 +287,7 @@ def test_a_number_that_is_none_is_shown_as_unknown(browser: chromium.Chromium, t
 
 def test_every_control_has_a_name(page: chromium.Chromium) -> None:
     controls = {"slider", "button", "DisclosureTriangle", "image"}
-    nodes = page("Accessibility.getFullAXTree")["nodes"]
-    found = [(node["role"]["value"], node["name"]["value"]) for node in nodes if "role" in node and "name" in node]
-    found = [(role, name) for role, name in found if role in controls]
+    found = [(role, name) for role, name in page.names() if role in controls]
     assert {role for role, _ in found} >= {"slider", "button", "image"}
     assert all(name for _, name in found)
 
@@ -305,7 +303,7 @@ def test_text_can_be_read(browser: chromium.Chromium, tmp_path: Path, dark: bool
         assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
         seen |= set(contrasts)
         browser.press("ArrowRight")
-    for state in ("frozen", "front", "now", "cut", "masked", "dropped", "by-pass"):
+    for state in ("frozen", "front", "now", "cut", "masked", "dropped", "by-pass", "text mark"):
         assert any(state in name for name in seen), state
     assert problems(browser) == []
 

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.browser
 
 COUNT = "document.getElementById('count').textContent"
 STATUS = "document.getElementById('status').textContent"
+PROMPT = "document.getElementById('prompt').value"
 HEADLINE = "document.querySelector('#headline p').textContent"
 FIGURES = "[...document.querySelectorAll('[data-is=passes]')].map((node) => Number(node.textContent))"
 NAMES = "[...document.querySelectorAll('article h2')].map((node) => node.textContent)"
@@ -248,10 +249,10 @@ def test_a_closed_tab_ends_its_run(
 ) -> None:
     told = slow_down(monkeypatch)
     address, held = server
-    show(browser, address)
-    browser.run("document.getElementById('run').click()")
-    until(lambda: len(told) > 4)
-    browser.open("about:blank")
+    with browser.tab():
+        show(browser, address)
+        browser.run("document.getElementById('run').click()")
+        until(lambda: len(told) > 4)
     until(lambda: len(held.line) == 0)
     assert len(told) < longest()
 
@@ -338,9 +339,6 @@ def late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Playground, "problem", slowly)
 
 
-PROMPT = "document.getElementById('prompt').value"
-
-
 def test_the_problem_that_was_chosen_last_is_shown(
     page: chromium.Chromium, server: tuple[str, Playground], late: None
 ) -> None:
@@ -363,15 +361,17 @@ def test_a_problem_that_comes_late_does_not_take_what_was_typed(page: chromium.C
     assert page.run("document.getElementById('task').value") == ""
 
 
-def test_the_keyboard_alone_suffices(page: chromium.Chromium) -> None:
-    page.run("document.getElementById('prompt').focus()")
-    reached = set()
-    for _ in range(60):
+def tab_to(page: chromium.Chromium, name: str) -> None:
+    """Presses Tab until what has this id or class, or what is in it, has the focus."""
+    for _ in range(80):
         page.press("Tab")
-        reached.add(page.run("document.activeElement.id || document.activeElement.className"))
-        if page.run("document.activeElement.id") == "run":
-            break
-    assert {"hole", "scheduler", "run"} <= reached
+        if page.run(f"document.activeElement.closest('#{name}, .{name}, [data-kind={name}]') !== null"):
+            return
+    raise AssertionError(f"{name} cannot be reached")
+
+
+def test_the_keyboard_alone_suffices(page: chromium.Chromium) -> None:
+    tab_to(page, "run")
     page.press("Enter")
     until(lambda: page.run("document.querySelectorAll('article').length") == 2)
     until(lambda: page.run(f"!/of [012] /.test({COUNT})"))
@@ -384,9 +384,69 @@ def test_the_keyboard_alone_suffices(page: chromium.Chromium) -> None:
     until(lambda: page.run(IDLE))
     page.press("End")
     assert page.run(COUNT) == f"pass {longest()} of {longest()}"
-    names = "[...document.querySelectorAll('button, select, input, textarea')].filter((node) => node.offsetParent)"
-    unnamed = f"{names}.filter((node) => !(node.textContent.trim() || node.ariaLabel || node.labels?.length))"
-    assert page.run(f"{unnamed}.map((node) => node.outerHTML)") == []
+
+
+def test_keys_choose_a_scheduler_and_run_it_beside_the_last(page: chromium.Chromium) -> None:
+    decode(page, length="8")
+    before = page.run(NAMES)
+    page.run("document.getElementById('prompt').focus()")
+    tab_to(page, "scheduler")
+    page.press("ArrowDown")
+    chosen = page.run("document.activeElement.selectedOptions[0].textContent")
+    tab_to(page, "again")
+    page.press("Enter")
+    until(lambda: len(page.run(NAMES)) == 3 and page.run(IDLE))
+    assert [name.removesuffix(" …") for name in page.run(NAMES)[:2]] == before
+    assert chosen.startswith(page.run(NAMES)[2])
+
+
+def test_keys_make_a_hole(page: chromium.Chromium) -> None:
+    page.run("document.getElementById('prompt').focus(), document.getElementById('prompt').setSelectionRange(0, 0)")
+    for _ in range(7):
+        page.press("ArrowRight", shift=True)
+    tab_to(page, "hole")
+    page.press("Enter")
+    until(lambda: page.run(PROMPT).startswith("<mask:"))
+    assert page.run("document.activeElement.id") == "prompt"
+
+
+def test_keys_stop_save_and_open(
+    browser: chromium.Chromium, server: tuple[str, Playground], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(page := browser, server[0])
+    slow_down(monkeypatch)
+    tab_to(page, "run")
+    page.press("Enter")
+    until(lambda: max(page.run(FIGURES), default=0) > 2)
+    tab_to(page, "stop")
+    page.press("Enter")
+    assert page.run(STATUS) == "stopped"
+    monkeypatch.undo()
+    page.run(KEEP)
+    tab_to(page, "jsonl")
+    page.press("Enter")
+    until(lambda: page.run("'run.2.jsonl' in window.kept"))
+    kept = tmp_path / "run.1.jsonl"
+    kept.write_bytes(base64.b64decode(page.run("window.kept")["run.1.jsonl"]))
+
+    page("Page.setInterceptFileChooserDialog", enabled=True)
+    page.run("document.getElementById('prompt').focus()")
+    tab_to(page, "open")
+    page.press("Enter")
+    chosen = page.wait_for("Page.fileChooserOpened")["backendNodeId"]
+    page("DOM.setFileInputFiles", backendNodeId=chosen, files=[str(kept)])
+    until(lambda: page.run(STATUS) == "opened 1 trace")
+    page("Page.setInterceptFileChooserDialog", enabled=False)
+    assert problems(page, server[0]) == []
+
+
+def test_every_control_has_a_name(page: chromium.Chromium) -> None:
+    decode(page, length="8")
+    controls = {"button", "combobox", "textbox", "spinbutton", "checkbox", "slider", "DisclosureTriangle", "image"}
+    found = [(role, name) for role, name in page.names() if role in controls]
+    assert {role for role, _ in found} == controls
+    assert [role for role, name in found if not name.strip()] == []
+    assert [name for role, name in found if role == "combobox"].count("Scheduler") == 2
 
 
 def test_a_selection_becomes_a_hole(page: chromium.Chromium) -> None:
@@ -621,6 +681,8 @@ def test_nothing_collides_and_all_can_be_read(
         browser.press(key)
         check_looks(browser)
         screenshot(browser, f"play-{'dark' if dark else 'light'}-{width}-{key.lower()}")
+    assert any("::placeholder" in name for name in browser.run(CONTRASTS))
+    assert any("delimiter" in name for name in browser.run(EDGES))
     assert problems(browser, server[0]) == []
 
 
