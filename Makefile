@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 BESIDE := tests/triton tests/virtual_gpu_tests tests/tiny tests/hub tests/test_install.py tests/test_notebook.py tests/test_docs.py # run beside the others: each half uses one core
 PACKAGES := "import sysconfig; print(sysconfig.get_path('purelib'))"
 IN_SGLANG = PYTHONPATH=$(CURDIR)/tests/sglang/site:$(CURDIR) HF_HUB_OFFLINE=1 $(VENV)/sglang/bin/python
+MEASURED = .benchmarks/$(if $(RESUME),run,$(if $(ONLY),some,run)).json # some families alone never touch the run that the report is made of
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
@@ -74,9 +75,9 @@ wheel: $(READY) $(VENV)/.wheel-tools ## build the public wheel into dist/ and pr
 hub: $(READY) $(VENV)/.wheel-tools $(VENV)/.hub-tools ## lay out dist/hub for the Hugging Face kernels hub and prove it: the same, loaded by `kernels`
 	$(VENV)/wheel/bin/python .ci/hub.py dist/hub --prove $(abspath $(VENV))/hub/bin/python
 
-bench: $(READY) ## measure everything, write docs/benchmarks.md and the README's tables (an hour; ONLY="commit head": these families, RESUME=1: what the last run lacks)
-	$(BIN)/python -m pytest --benchmark --benchmark-disable -vv $(if $(RESUME),--resume) $(ONLY:%=bench/bench_%.py)
-	$(if $(ONLY),,$(BIN)/python -m bench.report .benchmarks/run.json)
+bench: $(READY) ## measure everything, write docs/benchmarks.md and the README's tables (an hour; RESUME=1: what the last run lacks; ONLY="commit head": these families, into .benchmarks/some.json)
+	$(BIN)/python -m pytest --benchmark --benchmark-disable -vv --run $(MEASURED) $(if $(RESUME),--resume) $(ONLY:%=bench/bench_%.py)
+	$(if $(ONLY),,$(BIN)/python -m bench.report $(MEASURED))
 
 bench-check: $(READY) ## name what the last run of make bench has more than 15 % worse than the baseline (ARGS="--baseline OLD.json --run NEW.json"; ARGS=--accept: make it the baseline)
 	$(BIN)/python -m bench.report.check $(ARGS)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import settings
 
 from bench import sizes
-from bench.report.run import LATEST
 from tests import abuse, gpus
 
 # The same examples in every run, but for make test-fuzz, which looks for new ones.
@@ -20,8 +19,8 @@ settings.load_profile("house")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--benchmark", action="store_true", help="measure bench/ and close with a table of ratios")
     parser.addoption("--tiny", action="store_true", help="measure tiny sizes, to try the report")
-    parser.addoption("--run", default=str(LATEST), metavar="FILE", help="where a measurement is kept")
-    parser.addoption("--resume", action="store_true", help="go on with the measurement that is kept there")
+    parser.addoption("--run", metavar="FILE", help="keep a measurement there; an older one gets a number in its name")
+    parser.addoption("--resume", action="store_true", help="go on with the measurement that --run names")
     parser.addoption("--count-abuse", action="store_true", help="write how many bad inputs were held into the docs")
 
 

@@ -22,7 +22,7 @@ PREFIX, SUFFIX = sized((1024, 64), tiny=(40, 8))
 RAGGED_PREFIXES = sized([64, 1024, 200, 700, 333, 512, 900, 128], tiny=[64, 0, 20])
 RAGGED_SUFFIXES = sized([8, 64, 16, 48, 24, 56, 32, 40], tiny=[8, 3, 16])
 LENGTHS = [(0, 256), (0, 32), (128, 32), (512, 32), (1024, 1), (1024, 32), (2048, 32), (4096, 32), (8192, 32)]
-LENGTHS = sized(LENGTHS, tiny=[(40, 1), (0, 20)])
+LENGTHS = sized(LENGTHS, tiny=[(40, 1), (0, 20), (24, 20), (40, 20)])
 SMALL = sized([(128, 16), (1024, 1)], tiny=[(24, 3)])
 LONG = sized(16384, tiny=100)
 OVERHEAD_CALLS = sized(100, tiny=2)
@@ -74,9 +74,9 @@ class Pass:
 
     def compiled(self) -> Contender:
         """What torch.compile makes of the reference."""
-        fast = compiled(reference.suffix_attention)
-        torch.testing.assert_close(fast(*self.operands), self.ours(), rtol=0.05, atol=0.05)
-        return lambda: fast(*self.operands)
+        fast = compiled(reference.suffix_attention, *self.operands)
+        torch.testing.assert_close(fast(), self.ours(), rtol=0.05, atol=0.05)
+        return fast
 
     def padded(self) -> Tensor:
         return self.sdpa(self.padded_k, self.padded_v, self.mask)
@@ -179,7 +179,10 @@ def bench_ragged_batch(benchmark, report: Report, hq: int, hkv: int, dtype: torc
 @pytest.mark.parametrize("kind", ["even", "ragged"])
 @pytest.mark.parametrize(("prefix", "suffix"), LENGTHS)
 def bench_lengths(benchmark, report: Report, prefix: int, suffix: int, kind: str, dtype: torch.dtype) -> None:
-    """Other lengths with 8/2 heads, without targets: one sequence, or four of which three are shorter."""
+    """Other lengths with 8/2 heads, without targets: one sequence, or four of which three are shorter.
+
+    Compiling takes many seconds, so only some of them have a compiled reference.
+    """
     parts = [1] if kind == "even" else [1, 2, 4, 8]
     work = Pass((8, 2), dtype, [prefix // part for part in parts], [-(-suffix // part) for part in parts])
     work.check()
@@ -187,10 +190,13 @@ def bench_lengths(benchmark, report: Report, prefix: int, suffix: int, kind: str
     if kind == "ragged":
         rivals = {"padded SDPA": work.padded}
     contenders = {OURS: work.ours, **rivals, "reference": work.reference}
+    if (kind, dtype) == ("even", torch.float32):
+        contenders["compiled reference"] = work.compiled()
     times = interleave(contenders | limits(dtype, work.elements), rounds=15, seconds=1.0)
     of = "" if kind == "even" else ", and of a half, a quarter and an eighth"
     title, case = f"suffix_attention, {kind} lengths, 8/2 heads", f"prefix {prefix}, {suffix} queries{of}"
-    show(report, title, f"{case}, {str(dtype)[6:]}", times, work, prefix=prefix, dtype=str(dtype)[6:])
+    facts = {"prefix": prefix, "queries": suffix, "dtype": str(dtype)[6:]}
+    show(report, title, f"{case}, {str(dtype)[6:]}", times, work, **facts)
     benchmark.pedantic(work.ours, rounds=5)
 
 
@@ -201,7 +207,13 @@ def bench_small(benchmark, report: Report, prefix: int, suffix: int, hq: int, hk
     """Few queries or keys, where what a call costs by itself counts."""
     work = Pass((hq, hkv), dtype, [prefix], [suffix])
     work.check()
-    contenders = {OURS: work.ours, "SDPA on a view": work.view, "cat + SDPA": work.concatenated}
+    contenders = {
+        OURS: work.ours,
+        "SDPA on a view": work.view,
+        "cat + SDPA": work.concatenated,
+        "reference": work.reference,
+        "compiled reference": work.compiled(),
+    }
     several = {name: repeated(run, SMALL_CALLS) for name, run in contenders.items()}
     times = interleave(several | limits(dtype, work.elements), rounds=41, seconds=1.0)
     times |= {name: times[name] / SMALL_CALLS for name in contenders}

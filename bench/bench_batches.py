@@ -11,7 +11,7 @@ import pytest
 
 import lsp
 from bench.memory import MEASURABLE, peak_of
-from bench.ratios import Report, interleave
+from bench.ratios import Report, amount, interleave
 from bench.sizes import sized
 from lsp.generation import Run
 from lsp.models import Transformer
@@ -81,10 +81,9 @@ def bench_batches(benchmark, report: Report, name: str) -> None:
         {way: (lambda way=way: decode(model, way, prompts, SEATS, **arguments)) for way in rows}, rounds=3
     )
     title = f"{name}: {PROBLEMS} mixed problems on the embedded model, batches of {SEATS}"
-    for way, seconds in times.items():
-        cells = cells_of(runs[way], rows[way])
-        cells |= {"s": f"{seconds:.2f}", f"time / {KEPT_FULL}": f"{seconds / times[KEPT_FULL]:.2f}"}
-        report.add(title, way, cells)
+    report.compare(f"{title}: time", name, times, over=KEPT_FULL, ours=[KEPT_FULL])
+    for way in times:
+        report.add(title, way, cells_of(runs[way], rows[way]))
     report.target(f"{name}: time of {GROUPS} / {KEPT_FULL}", times[GROUPS] / times[KEPT_FULL], at_least=1)
     benchmark.pedantic(decode, args=(model, KEPT_FULL, prompts, SEATS), kwargs=arguments, rounds=1)
 
@@ -116,7 +115,6 @@ def bench_memory_of_batches(benchmark, report: Report) -> None:
     found = {KEPT_FULL: benchmark.pedantic(peak_of, args=(SETUP, CODE, KEPT_FULL, *sizes), rounds=1)}
     found |= {way: peak_of(SETUP, CODE, way, *sizes) for way in (GROUPS, AT_ONCE)}
     title = f"memory of decoding {PROBLEMS} mixed problems, batches of {SEATS}"
-    for way, (peak, (cache,)) in found.items():
-        cells = {"cache": f"{int(cache) / 2**20:.1f} MiB", "peak": f"{peak / 2**20:.1f} MiB"}
-        cells[f"peak / {KEPT_FULL}"] = f"{peak / found[KEPT_FULL][0]:.2f}"
-        report.add(title, way, cells)
+    peaks = {way: float(peak) for way, (peak, _) in found.items()}
+    caches = {f"cache, {way}": amount(int(cache), "bytes") for way, (_, (cache,)) in found.items()}
+    report.compare(title, "peak", peaks, over=KEPT_FULL, ours=[KEPT_FULL], unit="bytes", cells=caches)

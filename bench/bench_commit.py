@@ -20,7 +20,9 @@ ALL = sized(
     tiny=[(8, 700, dtype) for dtype in DTYPES] + [(40, 500, torch.float32)],
 )
 ALL = [pytest.param(rows, size, dtype, id=f"{rows}x{size}-{str(dtype)[6:]}") for rows, size, dtype in ALL]
-SHAPES = [pytest.param(rows, size, id=f"{rows}x{size}") for rows, size in SHAPES]
+SCORED = [(*shape, dtype) for shape in SHAPES for dtype in DTYPES]
+SCORED += sized([(rows, 126464, dtype) for rows in (1, 64, 1024) for dtype in DTYPES[:2]], tiny=[])
+SCORED = [pytest.param(*each, id=f"{each[0]}x{each[1]}-{str(each[2])[6:]}") for each in SCORED]
 SEQUENCE = 32  # rows of one sequence, for those who go from sequence to sequence
 ROWS, SIZE, MANY = sized((256, 126464, 1000), tiny=(8, 700, 100))  # MANY ids are suppressed
 CALLS = sized(25, tiny=2)  # per turn, where one call is too short to time
@@ -50,18 +52,25 @@ def check_stats(stats: TokenStats, logits: Tensor) -> None:
     torch.testing.assert_close(stats.confidence.double(), confidence, rtol=1e-5, atol=1e-7)
 
 
+def check_noise(stats: TokenStats, logits: Tensor, noise: Noise) -> None:
+    """Against the definition, of some rows: it takes seconds for all."""
+    expected = reference.token_stats(logits[:8], noise=Noise.of(noise.table[:8]), entropy=True)
+    assert torch.equal(stats.tokens[:8], expected.tokens)
+    torch.testing.assert_close(stats.entropy[:8], expected.entropy, rtol=0, atol=1e-4)
+
+
 def compare_commit(benchmark, report: Report, logits: Tensor) -> dict[str, float]:
     rows, size = logits.shape
     arguments = {"n_active": all_scored(rows), "rule": RULE, "vocabulary": vocabulary_of(size)}
-    fast = compiled(reference.commit_prefix)
 
     def ours() -> object:
         return commit_prefix(logits, **arguments)
 
     commit = ours()
     assert (commit.tokens >= 0).all()  # every row is scored
-    for run in (reference.commit_prefix, fast):
-        for got, expected in zip(commit, run(logits, **arguments), strict=True):
+    fast = compiled(reference.commit_prefix, logits, **arguments)
+    for run in (lambda: reference.commit_prefix(logits, **arguments), fast):
+        for got, expected in zip(commit, run(), strict=True):
             torch.testing.assert_close(got, expected, rtol=0, atol=0)
     top = torch.topk(logits.float(), 2, dim=-1).values
     torch.testing.assert_close(commit.margins, top[:, 0] - top[:, 1], rtol=0, atol=0)
@@ -73,7 +82,7 @@ def compare_commit(benchmark, report: Report, logits: Tensor) -> dict[str, float
     times |= interleave(
         {
             "topk(2)": lambda: torch.topk(logits, 2, dim=-1),
-            "compiled reference": lambda: fast(logits, **arguments),
+            "compiled reference": fast,
             "reference": lambda: reference.commit_prefix(logits, **arguments),
             "Fast-dLLM": lambda: softmax_confidence(logits),
             "Flash-dLLM": lambda: item_by_item(logits),
@@ -101,23 +110,25 @@ def bench_commit_prefix(benchmark, report: Report, rows: int, size: int, dtype: 
         report.target(f"commit_prefix {case}, Fast-dLLM / ours", times["Fast-dLLM"] / times[OURS], at_least=15)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("rows", "size"), SHAPES)
+@pytest.mark.parametrize(("rows", "size", "dtype"), SCORED)
 def bench_token_stats(benchmark, report: Report, rows: int, size: int, dtype: torch.dtype) -> None:
     logits = torch.randn(rows, size).to(dtype)
     check_stats(token_stats(logits), logits)
-    times = interleave({LIMIT: lambda: read_bytes(logits), OURS: lambda: token_stats(logits)}, rounds=61)
-    fast = compiled(reference.token_stats)
-    check_stats(fast(logits), logits)
+    calls = max(1, sized(2**22, tiny=1) // logits.numel())  # few rows are read in microseconds
+    short = {LIMIT: lambda: read_bytes(logits), OURS: lambda: token_stats(logits)}
+    times = interleave({name: repeated(run, calls) for name, run in short.items()}, rounds=61)
+    times = {name: seconds / calls for name, seconds in times.items()}
+    fast = compiled(reference.token_stats, logits)
+    check_stats(fast(), logits)
     rivals = {
-        "compiled reference": lambda: fast(logits),
+        "compiled reference": fast,
         "reference": lambda: reference.token_stats(logits),
         "Fast-dLLM": lambda: softmax_confidence(logits),
     }
-    times |= interleave(rivals, seconds=2.0)
+    times |= interleave(rivals, seconds=1.0)
     case = f"{rows} x {size} {str(dtype)[6:]}"
-    report.compare("token_stats", case, times, over=LIMIT)
-    if dtype == torch.float32:
+    report.compare("token_stats", case, times, over=LIMIT, rows=rows, vocabulary=size, dtype=str(dtype)[6:])
+    if dtype == torch.float32 and (rows, size) in SHAPES:
         report.target(f"token_stats {case} / limit", times[OURS] / times[LIMIT], at_most=1.4)
     benchmark.pedantic(token_stats, args=(logits,), rounds=5)
 
@@ -127,15 +138,14 @@ def bench_select_prefix(benchmark, report: Report, rows: int) -> None:
     """The rule alone, on statistics that are there: over a read of the margins and tokens."""
     margins, tokens, n_active = torch.rand(rows), torch.randint(0, SIZE, (rows,)), all_scored(rows)
     arguments = {"n_active": n_active, "rule": RULE, "vocabulary": vocabulary_of(SIZE)}
-    fast = compiled(reference.select_prefix)
     contenders = {
         LIMIT: lambda: (read_bytes(margins), read_bytes(tokens)),
         OURS: lambda: select_prefix(margins, tokens, **arguments),
-        "compiled reference": lambda: fast(margins, tokens, **arguments),
+        "compiled reference": compiled(reference.select_prefix, margins, tokens, **arguments),
         "reference": lambda: reference.select_prefix(margins, tokens, **arguments),
     }
-    for run in (fast, reference.select_prefix):
-        for got, expected in zip(contenders[OURS](), run(margins, tokens, **arguments), strict=True):
+    for name in ("reference", "compiled reference"):
+        for got, expected in zip(contenders[OURS](), contenders[name](), strict=True):
             assert torch.equal(got, expected)
     times = interleave({name: repeated(run, CALLS) for name, run in contenders.items()}, seconds=1.0)
     times = {name: seconds / CALLS for name, seconds in times.items()}
@@ -148,7 +158,7 @@ def bench_noise(benchmark, report: Report, kind: str) -> None:
     """Noise on given logits, where greedy is a bare read.
 
     Tiles are passed by that cannot reach the second best so far: with one peak that is low and few are, with two nearly
-    all.
+    all. The references compute noise and entropy.
     """
     logits = torch.randn(ROWS, SIZE)
     logits[:, : {"flat": 0, "peaked": 1, "twice peaked": 2}[kind]] = 40
@@ -159,7 +169,13 @@ def bench_noise(benchmark, report: Report, kind: str) -> None:
         "entropy": lambda: token_stats(logits, entropy=True),
         "noise and entropy": lambda: token_stats(logits, noise=noise, entropy=True),
     }
-    times = interleave(contenders)
+    check_noise(contenders["noise and entropy"](), logits, noise)
+    times = interleave({LIMIT: lambda: read_bytes(logits), **contenders})
+    definitions = {
+        "reference": lambda: reference.token_stats(logits, noise=noise, entropy=True),
+        "compiled reference": compiled(reference.token_stats, logits, noise=noise, entropy=True),
+    }
+    times |= interleave(definitions, seconds=1.0)
     case = f"{kind} rows, {ROWS} x {SIZE} float32"
     report.compare("token_stats with noise and entropy", case, times, over="greedy", ours=list(contenders))
     if kind == "twice peaked":  # tiles that cannot reach the second best cost no random number
@@ -210,8 +226,10 @@ def bench_few_rows(benchmark, report: Report, rows: int) -> None:
     times = interleave({f"{name} {n}": on_threads(n, run) for name, run in runs.items() for n in (1, 2)}, rounds=31)
     gain = {name: times[f"{name} 1"] / times[f"{name} 2"] for name in runs}
     case = f"{rows} x {SIZE} float32"
-    cells = {"one thread": f"{times['commit 1'] / CALLS * 1e6:.0f} us", "two threads": f"{gain['commit']:.2f}x"}
-    report.add("few rows: speed of two threads over one", case, cells | {"reading alone": f"{gain['read']:.2f}x"})
+    cells = {"speed": f"{gain['commit']:.2f}x", "speed of reading alone": f"{gain['read']:.2f}x"}
+    threads = {"one thread": times["commit 1"] / CALLS, "two threads": times["commit 2"] / CALLS}
+    title = "few rows: two threads over one"
+    report.compare(title, case, threads, over="one thread", ours=["two threads"], cells=cells)
     if rows == 3:
         report.target(f"{case}, two threads over one", gain["commit"], at_least=1.6)
     benchmark.pedantic(commit, rounds=20)

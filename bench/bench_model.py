@@ -71,9 +71,11 @@ def bench_profile(benchmark, report: Report, request, shape: str, suffix: int, d
     config = model.config
     name = f"{config.n_layers} layers x {config.d_model}, {suffix} tokens, {str(dtype)[6:]}"
     title = f"a pass at prefix {PREFIX}: share of its time"
-    report.add(title, name, {kind: f"{100 * share:.1f} %" for kind, share in shares.items()})
+    spent, whole = shares["products"] + shares["attention"], events[PASS].cpu_time_total / 1e6 / PASSES
+    times = {"products and attention": whole * spent, "the pass": whole}
+    cells = {kind: f"{100 * share:.1f} %" for kind, share in shares.items()}
+    report.compare(title, name, times, over="products and attention", ours=["the pass"], cells=cells)
     if suffix in ASKED:
-        spent = shares["products"] + shares["attention"]
         report.target(f"share of products and attention in a pass, {name}", spent, at_least=ASKED[suffix])
     benchmark.pedantic(run, rounds=3)
 
@@ -129,9 +131,9 @@ def bench_growth(benchmark, report: Report, model: Transformer) -> None:
     }.items():
         runs = {pair: a_pass(model, masked_ids(sum(pair), masks=pair[1]), pair[0]) for pair in pairs}
         times = interleave({str(pair): run for pair, run in runs.items()}, rounds=7)
-        first = times[str(pairs[0])]
-        cells = {f"{p} + {n}": f"{times[str((p, n))] / first:.2f}" for p, n in pairs}
-        report.add(f"{title}: time as a multiple of the first", f"{first * 1e3:.1f} ms", cells)
+        times = {f"{p} + {n}": times[str((p, n))] for p, n in pairs}
+        case = f"{model.config.n_layers} layers x {model.config.d_model}"
+        report.compare(f"{title}: prefix + suffix", case, times, over=next(iter(times)), ours=list(times))
     benchmark.pedantic(runs[pairs[0]], rounds=5)
 
 
@@ -161,11 +163,10 @@ def bench_load(benchmark, report: Report, tmp_path: Path) -> None:
     lsp.save_pretrained(random_model(*LARGE).bfloat16(), tmp_path)
     title = "loading a random checkpoint: peak memory as a multiple of the weights"
     for dtype in LOADED_TO:
-        peaks, weights = {}, 0
-        for how in ("ours", "load_file and copy"):
+        peaks = {}
+        for how in (OURS, "load_file and copy"):
             peak, (size,) = peak_of(SETUP, CODE, how, str(tmp_path), dtype)
-            peaks[how], weights = peak / int(size), int(size)
-        cells = {"weights": f"{weights / 1e9:.2f} GB"} | {how: f"{peak:.2f}" for how, peak in peaks.items()}
-        report.add(title, f"bfloat16 files to {dtype}", cells)
-        report.target(f"peak of loading to {dtype} / weights", peaks["ours"], at_most=1.15)
+            peaks |= {"weights": float(size), how: float(peak)}
+        report.compare(title, f"bfloat16 files to {dtype}", peaks, over="weights", unit="bytes")
+        report.target(f"peak of loading to {dtype} / weights", peaks[OURS] / peaks["weights"], at_most=1.15)
     benchmark.pedantic(lsp.load, args=(tmp_path,), kwargs={"dtype": "bfloat16"}, rounds=2)

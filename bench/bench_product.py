@@ -20,33 +20,32 @@ EIGHT_BITS, TORCHS_EIGHT_BITS = "ours, int8 weight", "int8 weight and activation
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def bench_linear(benchmark, report: Report, shape: tuple[int, int], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("rows", ROWS)
+def bench_linear(benchmark, report: Report, rows: int, shape: tuple[int, int], dtype: torch.dtype) -> None:
     size, outputs = shape
     weight = (torch.randn(outputs, size) * size**-0.5).to(dtype)
     held, scales = quantise(weight)
-    for rows in ROWS:
-        x = torch.randn(rows, size).to(dtype)
-        exact = F.linear(x.double(), weight.double())
-        allowed = 1.5 * (F.linear(x, weight).double() - exact).abs().max() + 1e-5
-        assert (linear(x, weight).double() - exact).abs().max() <= allowed
-        assert (linear(x, held, scales=scales).double() - exact).abs().max() < 0.05 * exact.abs().max()
-        definition = compiled(reference.linear)
-        contenders = {
-            OURS: lambda x=x: linear(x, weight),
-            "torch": lambda x=x: F.linear(x, weight),
-            EIGHT_BITS: lambda x=x: linear(x, held, scales=scales),
-            TORCHS_EIGHT_BITS: lambda x=x: in_eight_bits(x, held, scales),
-            "compiled reference": lambda x=x, run=definition: run(x, weight),
-            "reference": lambda x=x: reference.linear(x, weight),
-        }
-        times = interleave(contenders | limits(dtype, weight.numel()), rounds=7, seconds=1.0)
-        rate, read = taken_out(times)
-        times[LIMIT] = max(2 * rows * weight.numel() / rate, read)
-        name = f"{rows} rows, {size} to {outputs}, {str(dtype)[6:]}"
-        facts = {"rows": rows, "dtype": str(dtype)[6:], "shape": f"{size} to {outputs}"}
-        report.compare("linear", name, times, over=LIMIT, ours=(OURS, EIGHT_BITS), **facts)
-        if rows in FASTER:
-            report.target(f"linear, {name}, ours / torch", times[OURS] / times["torch"], at_most=1.0)
+    x = torch.randn(rows, size).to(dtype)
+    exact = F.linear(x.double(), weight.double())
+    allowed = 1.5 * (F.linear(x, weight).double() - exact).abs().max() + 1e-5
+    assert (linear(x, weight).double() - exact).abs().max() <= allowed
+    assert (linear(x, held, scales=scales).double() - exact).abs().max() < 0.05 * exact.abs().max()
+    contenders = {
+        OURS: lambda: linear(x, weight),
+        "torch": lambda: F.linear(x, weight),
+        EIGHT_BITS: lambda: linear(x, held, scales=scales),
+        TORCHS_EIGHT_BITS: lambda: in_eight_bits(x, held, scales),
+        "compiled reference": compiled(reference.linear, x, weight),
+        "reference": lambda: reference.linear(x, weight),
+    }
+    times = interleave(contenders | limits(dtype, weight.numel()), rounds=7, seconds=1.0)
+    rate, read = taken_out(times)
+    times[LIMIT] = max(2 * rows * weight.numel() / rate, read)
+    name = f"{rows} rows, {size} to {outputs}, {str(dtype)[6:]}"
+    facts = {"rows": rows, "dtype": str(dtype)[6:], "shape": f"{size} to {outputs}"}
+    report.compare("linear", name, times, over=LIMIT, ours=(OURS, EIGHT_BITS), **facts)
+    if rows in FASTER:
+        report.target(f"linear, {name}, ours / torch", times[OURS] / times["torch"], at_most=1.0)
     benchmark.pedantic(contenders[OURS], rounds=3)
 
 

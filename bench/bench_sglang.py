@@ -11,7 +11,7 @@ import torch
 
 from bench.limits import read_bytes
 from bench.memory import MEASURABLE, peak_of
-from bench.ratios import Report, interleave
+from bench.ratios import LIMIT, Report, interleave
 from bench.sizes import measuring, sized
 
 pytestmark = pytest.mark.sglang
@@ -79,14 +79,12 @@ def bench_step(benchmark, report: Report, theirs: str, ours: str, blocks: int) -
     runs = {name: lambda one=one: step(one, forward, logits, MASK) for name, one in found.items()}
     assert torch.equal(runs[ours](), runs[theirs]())
     assert 0 < (runs[ours]() == MASK).sum() < blocks * BLOCK
-    times = interleave({"limit": lambda: read_bytes(logits), **runs}, rounds=15)
-    limit = times.pop("limit")
-    cells = {"limit": f"{limit * 1e3:.2f} ms"}
-    for label, name in (("theirs", theirs), ("fused", ours), ("LongestStablePrefix", "LongestStablePrefix")):
-        cells[label] = f"{times[name] / limit:.2f}"
-        cells[f"{label}: peak"] = peak(name, blocks)
+    times = interleave({LIMIT: lambda: read_bytes(logits), **runs}, rounds=15)
+    labels = {theirs: "theirs", ours: "fused"}
+    cells = {f"{labels.get(name, name)}: peak": peak(name, blocks) for name in runs}
+    times = {labels.get(name, name): seconds for name, seconds in times.items()}
     case = f"{theirs}, {blocks} x {BLOCK} x {SIZE}"
-    report.add(TITLE, case, cells)
-    report.target(f"{case}, theirs / fused", times[theirs] / times[ours], at_least=4)
+    report.compare(TITLE, case, times, over=LIMIT, ours=["fused", "LongestStablePrefix"], cells=cells)
+    report.target(f"{case}, theirs / fused", times["theirs"] / times["fused"], at_least=4)
     benchmark.extra_info.update(times)
     benchmark.pedantic(runs[ours], rounds=3)

@@ -11,8 +11,8 @@ import torch
 
 from bench import sizes
 from bench.ratios import Report, lines_of
-from bench.report.machine import machine
-from bench.report.run import Run, tables
+from bench.report.machine import machine, sources
+from bench.report.run import Run, put_aside, tables
 
 KEY = pytest.StashKey[Run]()
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begins a run, or goes on with the one that was interrupted: what has passed there does not run again."""
     if not sizes.measuring or config.option.collectonly:
         return
-    run = continued(file_of(config)) if config.getoption("--resume") else Run(here())
+    run = continued(file_of(config)) if config.getoption("--resume") else Run(here(), sources())
     done = [item for item in items if item.nodeid in run.tests]
     config.hook.pytest_deselected(items=done)
     items[:] = [item for item in items if item.nodeid not in run.tests]
@@ -46,25 +46,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[KEY] = run
 
 
-def continued(path: Path) -> Run:
+def continued(path: Path | None) -> Run:
     """The run of a file, if it was measured here."""
+    if path is None:
+        raise pytest.UsageError("Invalid --resume: expected --run FILE beside it, got no file to go on with")
     if not path.exists():
         raise pytest.UsageError(f"Invalid --resume: expected a run in {path}, got no such file")
     run, this = Run.read(path), here()
-    if run.machine != this:
-        other = [name for name in this | run.machine if run.machine.get(name) != this.get(name)]
+    if other := [*different(run.machine, this), *different(run.sources, sources())]:
         raise pytest.UsageError(
-            f"Invalid --resume: expected a run of this machine and commit, got another {', '.join(other)}"
+            f"Invalid --resume: expected a run of this machine and source, got another {', '.join(other)}"
         )
+    if this["commit"] not in run.machine["commit"].split(" and "):
+        run.machine["commit"] += f" and {this['commit']}"
     return run
+
+
+def different(one: dict[str, str], other: dict[str, str]) -> list[str]:
+    """What is not the same; the commit is for the reader: it may be one of the documentation."""
+    return [name for name in one | other if name != "commit" and one.get(name) != other.get(name)]
 
 
 def here() -> dict[str, str]:
     return machine() | ({"sizes": "tiny: these numbers say nothing"} if sizes.tiny_only else {})
 
 
-def file_of(config: pytest.Config) -> Path:
-    return Path(config.getoption("--run"))
+def file_of(config: pytest.Config) -> Path | None:
+    """Where the run is kept, if anywhere: a trial must not touch the run that the page is made of."""
+    file = config.getoption("--run")
+    return Path(file) if file else None
 
 
 def now() -> str:
@@ -82,8 +92,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         run.add(item.nodeid, call.duration, item.funcargs.get("report", Report()))
     else:
         return
+    file = file_of(item.config)
+    if file is not None and run.is_new:
+        put_aside(file)
     run.sessions[-1]["ended"] = now()
-    run.write(file_of(item.config))
+    if file is not None:
+        run.write(file)
 
 
 @pytest.hookimpl(trylast=True)
@@ -98,6 +112,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             write(line)
     if run.targets:
         terminalreporter.write_sep("-", "targets")
-    for met, text in run.targets:
-        write(f"{'met   ' if met else 'MISSED'}  {text}")
-    write(f"the run is in {file_of(config)}: {len(run.tests)} benchmarks in {run.minutes:.0f} minutes")
+    for each in run.targets:
+        write(f"{'met   ' if each.met else 'MISSED'}  {each.what}: {each.measured}, {each.asked}")
+    where = f"the run is in {file_of(config)}" if file_of(config) else "this run is not kept (--run FILE keeps one)"
+    write(f"{where}: {len(run.tests)} benchmarks in {run.minutes:.0f} minutes")

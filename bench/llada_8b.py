@@ -1,8 +1,10 @@
 """LLaDA-8B's exact shape on this CPU: ``python -m bench.llada_8b FOLDER``.
 
 Writes a checkpoint with random weights in bfloat16 (16 GB, after asking), then decodes 64 tokens after a prompt of 64
-in four passes: prefixes of 16, 16 scattered masks a pass on the same cache, and without a cache. Each dtype of the
-weights has a process of its own, whose peak of memory is measured. The answers mean nothing, what they cost does.
+in four passes: prefixes of 16, 16 scattered masks a pass on the same cache, without a cache, and the same passes in
+Fast-dLLM's own loop. Each dtype of the weights has a process of its own, whose peak of memory is measured. The answers
+mean nothing, what they cost does. The next ``python -m bench.report`` shows what was written with
+``--json docs/benchmarks/llada_8b.json``.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.memory import peak_of
-from lsp.files import write_whole
+from bench.report.machine import machine
+from bench.report.run import rounded
+from lsp.files import check_writable, write_whole
 from lsp.models import checkpoint
 from lsp.models.loading import FAMILIES, parts, read_config
 from lsp.models.transformer import Transformer
@@ -28,6 +33,7 @@ SHAPE = {
     "rms_norm_eps": 1e-5, "weight_tying": False, "mask_token_id": 126336, "eos_token_id": 126081, "block_type": "llama",
     "activation_type": "silu", "layer_norm_type": "rms", "rope": True, "torch_dtype": "bfloat16",
 }  # fmt: skip
+FORMAT = "lsp bench llada_8b 1"
 ROOM = 1.05
 """Of the weights, what has to be free on the disk."""
 
@@ -35,6 +41,9 @@ SETUP = """
 import json, time
 import numpy as np, torch
 import lsp
+from bench.rival_loops import rival_loop
+from bench.support import softmax_confidence
+from lsp.decoding.clock import Clock
 from lsp_kernels import Vocabulary
 
 folder, dtype, prompt, new = sys.argv[1:]
@@ -57,11 +66,25 @@ ways = {
     "prefixes, no cache": {"scheduler": lsp.FixedPrefix(new // 4), "cache": "none"},
 }
 vocabulary = Vocabulary(model.config.vocab_size)
-for name, how in ways.items():
-    start = time.perf_counter()
+
+def quarters(logits, masks):
+    tokens, _ = softmax_confidence(logits)
+    where = masks[0].nonzero()[:, 0]
+    return tokens, torch.zeros_like(masks).index_fill(1, where[:: -(-len(where) * 4 // new)], True)
+
+def ours(how):
     (answer,) = lsp.generate(model, ids, max_new_tokens=new, vocabulary=vocabulary, tokenizer=None, **how)
+    return answer.passes
+
+def theirs():
+    return len(list(rival_loop(model, torch.tensor([ids]), new, quarters, Clock(), block=new, cached=True)))
+
+runs = {name: lambda how=how: ours(how) for name, how in ways.items()}
+runs["scattered quarters, Fast-dLLM's loop"] = theirs
+for name, run in runs.items():
+    start = time.perf_counter()
+    seconds[f"{name}: passes"] = run()
     seconds[name] = time.perf_counter() - start
-    seconds[f"{name}: passes"] = answer.passes
 seconds["held"] = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
 print(json.dumps({name.replace(" ", "_"): value for name, value in seconds.items()}, separators=(",", ":")))
 """
@@ -118,24 +141,48 @@ def measure(folder: Path, dtype: str, prompt: int = 64, new: int = 64) -> dict[s
     return {"peak": float(peak)} | {name.replace("_", " "): float(value) for name, value in json.loads(found).items()}
 
 
+def read(path: Path) -> dict[str, Any] | None:
+    """What was written with --json, if there is such a file."""
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    if found.get("format") != FORMAT:
+        raise ValueError(f"Invalid format of {path.name}: expected {FORMAT!r}, got {found.get('format')!r}")
+    return found
+
+
+def lines(found: dict[str, dict[str, float]]) -> Iterator[str]:
+    """What was measured, in words; dtype by dtype."""
+    for dtype, of in found.items():
+        held, peak = (f"{of[name] / 2**30:.1f} GiB" for name in ("held", "peak"))
+        yield f"{dtype}: {held} of weights, peak {peak}, loaded in {of['load']:.1f} s"
+        for name in ways(of):
+            passes = of[f"{name}: passes"]
+            yield f"  {name}: {of[name]:.2f} s, {passes:.0f} passes, {of[name] / passes:.2f} s each"
+
+
+def ways(found: dict[str, float]) -> list[str]:
+    return [name for name in found if f"{name}: passes" in found]
+
+
 def main(arguments: Sequence[str] | None = None, public: dict[str, object] = SHAPE, new: int = 64) -> None:
     parser = argparse.ArgumentParser("python -m bench.llada_8b", description=__doc__)
     parser.add_argument("folder", type=Path, help="of the checkpoint, which is written if it is not there")
     parser.add_argument("--dtype", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8"])
     parser.add_argument("--yes", action="store_true", help="write without asking")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there")
     given = parser.parse_args(arguments)
+    if given.json is not None:
+        check_writable(given.json)  # known before the minutes that everything takes
     assert public["model_type"] in FAMILIES
     prepare(given.folder, public, given.yes)
+    found = {}
     for dtype in given.dtype:
-        found = measure(given.folder, dtype, new=new)
-        print(
-            f"{dtype}: {found.pop('held') / 2**30:.1f} GiB of weights, peak {found.pop('peak') / 2**30:.1f} GiB, ",
-            end="",
-        )
-        print(f"loaded in {found.pop('load'):.1f} s")
-        for name in [name for name in found if not name.endswith(": passes")]:
-            passes = found[name + ": passes"]
-            print(f"  {name}: {found[name]:.2f} s, {passes:.0f} passes, {found[name] / passes:.2f} s each")
+        found[dtype] = measure(given.folder, dtype, new=new)
+        print("\n".join(lines({dtype: found[dtype]})), flush=True)
+        if given.json is not None:
+            kept = {"format": FORMAT, "machine": machine(), "found": rounded(found)}
+            write_whole(given.json, json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -123,6 +123,17 @@ def three(value: float) -> str:
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
+def significant(value: float) -> str:
+    """Three significant digits, but all digits before the point: small misses are seen too.
+
+    Examples
+    --------
+    >>> significant(0.9461), significant(2.0), significant(123.4), significant(1580.2)
+    ('0.946', '2.00', '123', '1580')
+    """
+    return f"{value:#.3g}".rstrip(".") if abs(value) < 999.5 else f"{value:.0f}"
+
+
 def lines_of(rows: Sequence[Row]) -> list[str]:
     """A table for the terminal."""
     columns = list(dict.fromkeys(name for row in rows for name in row.cells))
@@ -134,12 +145,25 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+class Target(NamedTuple):
+    """A figure beside what is asked of it."""
+
+    met: bool
+    what: str
+    asked: str
+    value: float
+
+    @property
+    def measured(self) -> str:
+        return significant(self.value)
+
+
 @dataclass
 class Report:
     """What a benchmark found: lines of tables, and targets that were met or missed."""
 
     rows: list[Row] = field(default_factory=list)
-    targets: list[tuple[bool, str]] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
 
     def add(self, title: str, case: str, cells: dict[str, str]) -> None:
         """A line of words, which no later run is compared with."""
@@ -173,6 +197,6 @@ class Report:
     ) -> None:
         """Records a figure beside what it should be. A miss is shown, not raised: it is a fact about this machine."""
         if at_most is not None:
-            self.targets.append((value <= at_most, f"{what}: {value:.2f}, at most {at_most:g}"))
+            self.targets.append(Target(value <= at_most, what, f"at most {at_most:g}", value))
         if at_least is not None:
-            self.targets.append((value >= at_least, f"{what}: {value:.2f}, at least {at_least:g}"))
+            self.targets.append(Target(value >= at_least, what, f"at least {at_least:g}", value))

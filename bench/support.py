@@ -36,10 +36,12 @@ def softmax_confidence(logits: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, torch.softmax(logits.to(torch.float64), dim=-1).gather(-1, tokens[..., None]).squeeze(-1)
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A definition as torch.compile has it, for the shapes of its first call."""
+def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], Any]:
+    """A call of a definition as torch.compile has it. It has run once, so that nobody times how it is compiled."""
     torch.compiler.reset()  # or it would give up after so many shapes
-    return torch.compile(function, backend=COMPILER, dynamic=False)
+    fast = torch.compile(function, backend=COMPILER, dynamic=False)
+    fast(*arguments, **options)
+    return lambda: fast(*arguments, **options)
 
 
 def random_model(vocab_size: int, d_model: int, n_layers: int, n_heads: int, mlp_size: int) -> Transformer:

@@ -1,6 +1,7 @@
 """``make bench-gpu``: every kernel and whole passes on this machine's GPU, checked and then timed, into two files.
 
-``bench-gpu.json`` is for sending in, ``bench-gpu.md`` for reading. The exit status is 1 if a result of ours was wrong.
+``bench-gpu.json`` is for sending in, ``bench-gpu.md`` for reading; both are written anew after every case. The
+exit status is 1 if a result of ours was wrong or the device was lost.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,8 +19,8 @@ from bench.gpu import attention, block, commit, decode, head, model
 from bench.gpu.case import OURS, Plan
 from bench.gpu.clock import Clock
 from bench.gpu.machine import is_served, machine
-from bench.gpu.report import as_json, as_markdown
-from bench.gpu.run import Outcome, run
+from bench.gpu.report import WHOLE, as_json, as_markdown
+from bench.gpu.run import DeviceLost, Outcome, run
 from bench.gpu.shapes import REAL, Shapes
 from lsp.files import check_writable, write_whole
 
@@ -53,15 +55,32 @@ def main(arguments: Sequence[str] | None = None, shapes: Shapes = REAL, clock: C
     files = {ending: given.out.with_name(f"{given.out.name}.{ending}") for ending in ("json", "md")}
     for file in files.values():
         check_writable(file)  # known before the minutes that everything takes
-    outcomes = []
-    for outcome in run(plans(given.only or KINDS, shapes, given.layers), clock or Clock(given.rounds)):
-        print(in_a_line(outcome), flush=True)
-        outcomes.append(outcome)
-    report = as_json(machine(), outcomes)
-    write_whole(files["json"], json.dumps(report, indent=1) + "\n")
-    write_whole(files["md"], as_markdown(report))
+    chosen = plans(given.only or KINDS, shapes, given.layers)
+    report = measured(run(chosen, clock or Clock(given.rounds)), files)
     print(f"wrote {files['json']}, which is for sending in, and {files['md']}")
-    return 0 if report["right"] else 1
+    return 0 if report["right"] and report["ended"] == WHOLE else 1
+
+
+def measured(found: Iterator[Outcome], files: Mapping[str, Path]) -> dict[str, Any]:
+    """The report, whose files are written anew after every outcome: whatever happens then, they have what was found."""
+    here, outcomes = machine(), []
+
+    def written(ended: str) -> dict[str, Any]:
+        report = as_json(here, outcomes, ended)
+        write_whole(files["json"], json.dumps(report, indent=1) + "\n")
+        write_whole(files["md"], as_markdown(report))
+        return report
+
+    try:
+        for outcome in found:
+            print(in_a_line(outcome), flush=True)
+            outcomes.append(outcome)
+            written("interrupted")
+    except DeviceLost as lost:
+        why = f"the device was lost in the last one ({lost}); nothing after it was measured"
+        print(f"bench-gpu: {why}", file=sys.stderr)
+        return written(why)
+    return written(WHOLE)
 
 
 def in_a_line(outcome: Outcome) -> str:

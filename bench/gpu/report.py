@@ -10,13 +10,15 @@ from bench.gpu.clock import Timed
 from bench.gpu.run import Outcome
 
 FORMAT = "lsp bench-gpu 1"
+WHOLE = "after all cases"
 
 
-def as_json(machine: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Everything, in plain values."""
+def as_json(machine: dict[str, Any], outcomes: Sequence[Outcome], ended: str = WHOLE) -> dict[str, Any]:
+    """Everything, in plain values; `ended` says whether these are all cases, and if not why."""
     return {
         "format": FORMAT,
         "machine": machine,
+        "ended": ended,
         "right": not any(outcome.wrong for outcome in outcomes),
         "cases": [case_of(outcome) for outcome in outcomes],
     }
@@ -63,6 +65,8 @@ def lines_of(report: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "Ours in microseconds and as a multiple of the limit; the others as multiples of ours: above 1 is slower."
     yield "A result that is wrong has no time."
+    if report["ended"] != WHOLE:
+        yield from ["", f"**Not all cases: {report['ended']}.**"]
     for group in dict.fromkeys(case["group"] for case in cases):
         yield from ["", f"## {group}", ""]
         yield from table_of([case for case in cases if case["group"] == group])

@@ -39,13 +39,32 @@ class Outcome:
         return OURS in self.times
 
 
+class DeviceLost(RuntimeError):
+    """Nothing more can run in this process, for example after a kernel wrote where it must not."""
+
+
 def run(plans: Iterable[Plan], clock: Clock) -> Iterator[Outcome]:
-    """The outcome of each plan; one that fails does not stop the others."""
+    """The outcome of each plan; one that fails does not stop the others, unless the device is lost with it."""
     for plan in plans:
         torch.manual_seed(0)
-        yield measure(plan, clock)
+        outcome = measure(plan, clock)
+        yield outcome
+        check_device(outcome)
         gc.collect()  # the next case may need the memory
         torch.cuda.empty_cache()
+
+
+def check_device(outcome: Outcome) -> None:
+    """Raises if the device does nothing more: every later case would look wrong, though its kernels are not."""
+    if outcome.wrong is None and not outcome.skipped:
+        return
+    try:
+        torch.cuda.synchronize()
+        torch.ones(1, device="cuda").item()
+    except torch.OutOfMemoryError:
+        return  # memory may be full, and the device is there
+    except Exception as error:
+        raise DeviceLost(in_words(error)) from error
 
 
 def measure(plan: Plan, clock: Clock) -> Outcome:

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import llada_8b
 from bench.report.markdown import with_sections
 from bench.report.page import text
 from bench.report.plots import plots
@@ -36,9 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             check_whole(run)
         run.write(kept(given.docs))
         plots(run, given.docs / "benchmarks")
-    write_whole(given.docs / "benchmarks.md", text(run))
+    write_whole(given.docs / "benchmarks.md", page(given.docs, run))
     write_whole(given.readme, readme(run, given.readme.read_text("utf-8")))
     print(f"wrote {given.docs / 'benchmarks.md'} and the sections of {given.readme}")
+
+
+def page(docs: Path, run: Run | None) -> str:
+    """The page of a run, and of what bench.llada_8b found if that is in the same folder."""
+    return text(run, llada_8b.read(docs / "benchmarks" / "llada_8b.json"))
 
 
 def kept(docs: Path) -> Path:

@@ -47,12 +47,15 @@ class Ratios:
 
 
 def ratios_of(row: Row) -> Iterator[tuple[str, float]]:
-    """What is ours over the limit; else over each rival; else, where all are ours, over the one that is shown."""
+    """What is ours over the limit; else over each rival; else, where all are ours, over the one that is shown.
+
+    A 0 is a size too small to be measured, and has no ratio.
+    """
     rivals = [name for name in row.values if name not in row.ours]
     bases = [LIMIT] if LIMIT in row.values else rivals or [row.over]
     for ours in row.ours:
         for base in bases:
-            if ours in row.values and ours != base:
+            if ours != base and row.values.get(ours) and row.values[base]:
                 yield f"{row.title}, {row.case}: {ours} / {base}", row.values[ours] / row.values[base]
 
 

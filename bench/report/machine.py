@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -11,6 +12,10 @@ from pathlib import Path
 from lsp_kernels.info import processor, versions
 
 ROOT = Path(__file__).parents[2]
+MEASURED = ("setup.py", "csrc", "lsp", "lsp_kernels", "bench")
+UNMEASURED = ("lsp/tiny/checkpoint", "lsp/tiny/training", "bench/report", "bench/roofline")
+"""Folders that times depend on, and those in them that they do not depend on. New weights change answers, and the same
+ones for all who answer."""
 
 
 def machine() -> dict[str, str]:
@@ -45,6 +50,22 @@ def commit() -> str:
         return f"{head}, with changes" if git("status", "--porcelain", "--untracked-files=no") else head
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def sources() -> dict[str, str]:
+    """A digest of every folder that is measured, with its uncommitted changes: other ones may give other times."""
+    others = [f":(exclude){folder}" for folder in UNMEASURED]
+    try:
+        return {folder: digest(folder, others) for folder in MEASURED}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+
+
+def digest(folder: str, others: list[str]) -> str:
+    tree = git("ls-tree", "-r", "HEAD", "--", folder)
+    held = [line for line in tree.splitlines() if not line.split("\t")[1].startswith(UNMEASURED)]
+    changes = git("diff", "HEAD", "--no-ext-diff", "--binary", "--", folder, *others)
+    return hashlib.sha256("\n".join([*held, changes]).encode()).hexdigest()[:12]
 
 
 def git(*arguments: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def drawings(run: Run) -> dict[str, Drawing]:
     found = tables(run.rows())
     return {
         "commit": (of_size(found.get("commit_prefix", []), 126464, "float32"), by_rows, (7, 4.2)),
+        "attention": (of_prefix(found.get("suffix_attention, even lengths, 8/2 heads", [])), by_prefix, (9, 3.8)),
         "answers": (found.get(ANSWER, []), by_part, (11, 4.6)),
         "growth": (list(tables(run.rows("growth")).values()), by_length, (11, 4.2)),
     }
@@ -57,6 +59,17 @@ def of_size(rows: Sequence[Row], vocabulary: int, dtype: str) -> list[Row]:
     return sorted(chosen, key=lambda row: row.facts["rows"])
 
 
+def of_prefix(rows: Sequence[Row]) -> list[list[Row]]:
+    """By dtype, those of the number of queries that has the most prefixes; a logarithmic axis has no 0."""
+    rows = [row for row in rows if row.facts["prefix"] > 0]
+    if not rows:
+        return []
+    (queries, _), *_ = Counter(row.facts["queries"] for row in rows).most_common(1)
+    chosen = sorted((row for row in rows if row.facts["queries"] == queries), key=lambda row: row.facts["prefix"])
+    dtypes = dict.fromkeys(row.facts["dtype"] for row in chosen)
+    return [[row for row in chosen if row.facts["dtype"] == dtype] for dtype in dtypes]
+
+
 def style(name: str) -> dict[str, Any]:
     """Ours stands out."""
     ours = name in (OURS, "LSP")
@@ -81,6 +94,23 @@ def by_rows(figure: Any, rows: Sequence[Row]) -> None:
     axis.set(xlabel="rows of 126464 float32 logits", ylabel="time over a read of the logits", title="commit_prefix")
     axis.set_xticks([row.facts["rows"] for row in rows])
     figure.legend(loc="outside right upper", frameon=False)
+
+
+def by_prefix(figure: Any, groups: Sequence[Sequence[Row]]) -> None:
+    for axis, rows in zip(figure.subplots(1, len(groups), squeeze=False, sharey=True)[0], groups, strict=True):
+        for name in rows[0].values:
+            points = [(row.facts["prefix"], 1e3 * row.values[name]) for row in rows]
+            axis.plot(*zip(*points, strict=True), label=name, **style(name) | dashes(name))
+        logarithmic(axis)
+        axis.set_xticks([row.facts["prefix"] for row in rows])
+        axis.set(xlabel=f"tokens of the prefix, {rows[0].facts['queries']} queries", title=rows[0].facts["dtype"])
+    figure.axes[0].set_ylabel("milliseconds")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+
+
+def dashes(name: str) -> dict[str, Any]:
+    """A limit is nobody's time."""
+    return {"linestyle": "--", "color": "gray", "marker": ""} if name == LIMIT else {}
 
 
 def by_length(figure: Any, groups: Sequence[Sequence[Row]]) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from bench.ratios import Report, Row
+from bench.ratios import Report, Row, Target
 from lsp.files import write_whole
 
 ROOT = Path(__file__).parents[2]
 LATEST = ROOT / ".benchmarks" / "run.json"
-FORMAT = "lsp bench 1"
+FORMAT = "lsp bench 2"
 
 
 @dataclass
@@ -23,7 +25,9 @@ class Run:
     Attributes
     ----------
     machine : dict
-        Processor, versions and commit: a run has one of each.
+        Processor, versions and commit. A run that was continued may have several commits, of the same `sources`.
+    sources : dict
+        Digests of the folders that the times depend on.
     sessions : list of dict
         When it was measured. There are several where a run was interrupted and continued.
     tests : dict
@@ -35,6 +39,7 @@ class Run:
     """
 
     machine: dict[str, str]
+    sources: dict[str, str] = field(default_factory=dict)
     sessions: list[dict[str, str]] = field(default_factory=list)
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
@@ -55,14 +60,22 @@ class Run:
     def add(self, name: str, seconds: float, report: Report) -> None:
         """What a benchmark found that has passed."""
         rows = [asdict(row) | {"values": rounded(row.values), "facts": rounded(row.facts)} for row in report.rows]
-        self.tests[name] = {"seconds": rounded(seconds), "rows": rows, "targets": report.targets}
+        self.tests[name] = {"seconds": rounded(seconds), "rows": rows, "targets": rounded(report.targets)}
         self.left = [other for other in self.left if other != name]
 
     def rows(self, family: str | None = None) -> Iterator[Row]:
         """In the order in which they were measured; those of bench_commit.py are of the family "commit"."""
-        for name, found in self.tests.items():
+        for name in self.tests:
             if family in (None, family_of(name)):
-                yield from (Row(**row) for row in found["rows"])
+                yield from self.rows_of(name)
+
+    def rows_of(self, test: str) -> list[Row]:
+        return [Row(**row) for row in self.tests[test]["rows"]]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing of it can be in a file yet."""
+        return len(self.sessions) == 1 and "ended" not in self.sessions[0]
 
     @property
     def is_whole(self) -> bool:
@@ -73,8 +86,8 @@ class Run:
         return list(dict.fromkeys(map(family_of, self.tests)))
 
     @property
-    def targets(self) -> list[tuple[bool, str]]:
-        return [(met, text) for found in self.tests.values() for met, text in found["targets"]]
+    def targets(self) -> list[Target]:
+        return [Target(*each) for found in self.tests.values() for each in found["targets"]]
 
     @property
     def minutes(self) -> float:
@@ -88,6 +101,13 @@ def check_whole(run: Run) -> None:
         raise SystemExit(f"Invalid run: expected a whole one (make bench RESUME=1 goes on with it), got {got}")
     if "sizes" in run.machine:
         raise SystemExit("Invalid run: expected real sizes, got tiny ones")
+
+
+def put_aside(path: Path) -> None:
+    """Gives the file of an older run the next free number: run.json becomes run.1.json, then run.2.json."""
+    if path.exists():
+        names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
+        os.replace(path, next(name for name in names if not name.exists()))
 
 
 def family_of(test: str) -> str:

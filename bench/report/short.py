@@ -11,19 +11,29 @@ from bench.ratios import LIMIT, OURS, Row, amount, three
 from bench.report.markdown import table
 from bench.report.run import Run, tables
 
-CHOSEN = {
-    "commit_prefix": ["64 x 126464 float32", "64 x 126464 bfloat16", "1024 x 126464 float32"],
-    "linear_commit_prefix": ["64 rows, d = 1024, 126464 ids, float32", "64 rows, d = 1024, 126464 ids, bfloat16"],
-    "suffix_attention, 64 queries on a prefix of 1024": ["32/32 heads, float32", "28/4 heads, float32"],
-    "suffix_attention, ragged batch of 8": ["32/32 heads, float32"],
-    "add_norm": ["64 rows of 4096, float32"],
-    "rotate_": ["64 rows of 5120, float32"],
-    "silu_mul": ["64 rows of 24576, float32"],
-}
-"""Tables and cases of the first table; what a run lacks is left out."""
+CHOSEN = [
+    "bench/bench_commit.py::bench_commit_prefix[64x126464-float32]",
+    "bench/bench_commit.py::bench_commit_prefix[64x126464-bfloat16]",
+    "bench/bench_commit.py::bench_commit_prefix[1024x126464-float32]",
+    "bench/bench_commit.py::bench_token_stats[64x126464-float32]",
+    "bench/bench_commit.py::bench_token_stats[64x126464-bfloat16]",
+    "bench/bench_head.py::bench_linear_commit_prefix[64-1024-126464-torch.float32]",
+    "bench/bench_head.py::bench_linear_commit_prefix[64-1024-126464-torch.bfloat16]",
+    "bench/bench_attention.py::bench_suffix_attention[32/32-torch.float32]",
+    "bench/bench_attention.py::bench_suffix_attention[32/32-torch.bfloat16]",
+    "bench/bench_attention.py::bench_suffix_attention[28/4-torch.float32]",
+    "bench/bench_attention.py::bench_suffix_attention[28/4-torch.bfloat16]",
+    "bench/bench_attention.py::bench_ragged_batch[32/32-torch.float32]",
+    "bench/bench_attention.py::bench_ragged_batch[32/32-torch.bfloat16]",
+    "bench/bench_product.py::bench_linear[64-(4096, 4096)-torch.float32]",
+    "bench/bench_product.py::bench_linear[64-(4096, 4096)-torch.bfloat16]",
+    "bench/bench_block.py::bench_add_norm[64-torch.float32]",
+    "bench/bench_block.py::bench_rotate[64-torch.float32]",
+    "bench/bench_block.py::bench_silu_mul[64-torch.float32]",
+]
+"""Benchmarks of the first table, by their names in pytest; what a run lacks is left out."""
 
 DEFINITIONS = ("reference", "compiled reference")
-BESIDE = ("with noise", "with log-odds", "with entropy")  # ours too, and more work
 ANSWER = "an answer, end to end"
 LOOPS = ("LLaDA's loop", "Fast-dLLM's loop", "same Threshold, our loop", "Threshold, our cache", "LSP")
 PLOT = "growth.svg"
@@ -41,8 +51,7 @@ def short(run: Run, plots: str) -> dict[str, str]:
 
 
 def ratios(run: Run) -> str:
-    found = tables(run.rows())
-    rows = [row for title, cases in CHOSEN.items() for row in found.get(title, []) if row.case in cases]
+    rows = [row for name in CHOSEN if name in run.tests for row in run.rows_of(name)]
     if not rows:
         return ""
     heads = ["operation", "ours", "of the limit", *DEFINITIONS, "what others do"]
@@ -51,7 +60,7 @@ def ratios(run: Run) -> str:
 
 def line(row: Row) -> list[str]:
     ours = row.values[OURS]
-    others = [name for name in row.values if name not in (OURS, LIMIT, *DEFINITIONS, *BESIDE)]
+    others = [name for name in row.values if name not in (*row.ours, LIMIT, *DEFINITIONS)]
     known = [f"{three(row.values[name] / ours)}x" if name in row.values else "-" for name in DEFINITIONS]
     limit = three(ours / row.values[LIMIT]) if LIMIT in row.values else "-"
     rivals = ", ".join(f"{name} {three(row.values[name] / ours)}x" for name in others)

@@ -70,4 +70,4 @@ def settings(best: dict[str, str]) -> list[Setting]:
             options = {"block_length": 32, "cache": cache, "stop_early": stops}
             out.append(Setting.of(f"{words}, {title}", Threshold(), **options))
     out += [replace(known[name], name=f"best {family}: {name}") for family, name in best.items() if name in known]
-    return [*out, Setting.of("LSP, the default", LongestStablePrefix())]
+    return [*out, Setting.of(growth.DEFAULT, LongestStablePrefix())]

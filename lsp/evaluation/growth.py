@@ -7,7 +7,7 @@ level: so the canvas grows with the answers, as it does for whoever asks for lon
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from lsp.evaluation.comparison import Setting, compare
 from lsp.evaluation.problems import Problems
 
 COSTS = ("passes", "positions", "seconds")
+DEFAULT = "LSP, the default"
+"""The name of the setting that the others are compared with."""
 ROOM = 16
 """Masks that are left over after the longest answer of a level, at least."""
 
@@ -81,12 +83,24 @@ def by_setting(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
     return out
 
 
+def times(row: dict[str, Any], other: dict[str, Any], cost: str) -> float:
+    """How many times as much a problem costs as with another setting: the median over the problems of both rows."""
+    pairs = zip(row["points"][cost], other["points"][cost], strict=True)
+    return float(median(a / b for a, b in pairs))
+
+
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A table: what each setting solves, its costs at the shortest and the longest answers, and how they grow."""
+    """A table: what each setting solves, its costs at the shortest and the longest answers, and how they grow.
+
+    With the default among the settings: also how many times its costs the others have at the longest answers.
+    """
     groups = by_setting(rows)
     lengths = [f"{row['length']:.0f}" for row in next(iter(groups.values()))]
-    heads = [f"{cost} at {lengths[0]} and {lengths[-1]} tokens | growth" for cost in COSTS]
-    out = f"| scheduler | solved, % | {' | '.join(heads)} |\n|---|---:|{'---:|---:|' * len(COSTS)}\n"
+    heads = [head for cost in COSTS for head in (f"{cost} at {lengths[0]} and {lengths[-1]} tokens", "growth")]
+    default = groups.get(DEFAULT)
+    if default:
+        heads += [f"{cost} at {lengths[-1]}, x of the default" for cost in COSTS]
+    out = f"| scheduler | solved, % | {' | '.join(heads)} |\n|---|---:|{'---:|' * len(heads)}\n"
     for name, own in groups.items():
         solved = sum(row["accuracy"] * row["problems"] for row in own) / sum(row["problems"] for row in own)
         cells = [name, f"{100 * solved:.1f}"]
@@ -95,5 +109,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
             slope, error = exponent(own, cost)
             growth = f"{slope:.2f} ± {error:.2f}" if np.isfinite(slope) else "?"
             cells += [f"{form.format(own[0][cost])} and {form.format(own[-1][cost])}", growth]
+        if default:
+            cells += [f"{times(own[-1], default[-1], cost):.2f}" for cost in COSTS]
         out += f"| {' | '.join(cells)} |\n"
     return out

@@ -74,7 +74,7 @@ def generate(
         Whether `eos_id` is never chosen.
     confidence_eos_eot_inf : bool
         Whether `eos_id` and `eot_id` are chosen last: where one of them is predicted, the margin and the confidence are
-        the lowest that there are.
+        the lowest that there are; elsewhere the confidence is p / (1 - p_eos - p_eot).
     scheduler : Scheduler or str, optional
         By default ``LongestStablePrefix(islands=None)``. ``lsp.TopK(k)`` is what LLaDA does with
         ``steps = gen_length / k``.
@@ -135,7 +135,10 @@ class ChosenLast(Scheduler):
 
 
 class Lowered:
-    """A step whose margins and log-odds are the lowest, and entropies the highest, where one of these is predicted."""
+    """A step whose log-odds and entropies are those of the logits with these ids at -inf, as LLaDA has them.
+
+    Where one of them is predicted, margin and log-odds are the lowest and the entropy is the highest.
+    """
 
     def __init__(self, step: Step, ids: tuple[int, ...]) -> None:
         self.step, self.ids = step, ids
@@ -145,16 +148,17 @@ class Lowered:
 
     def stats(self, where: Sequence[np.ndarray], **options: Any) -> list[Stats]:
         found = self.step.stats(where, **options)
-        low = [np.isin(stats.tokens, self.ids) for stats in found]
-        highest = np.float32(np.log(self.step.vocabulary.size))
-        return [
-            stats._replace(
-                margins=np.where(last, np.float32(0), stats.margins),
-                log_odds=np.where(last, np.float32(-np.inf), stats.log_odds),
-                entropy=None if stats.entropy is None else np.where(last, highest, stats.entropy),
-            )
-            for stats, last in zip(found, low, strict=True)
-        ]
+        return [self._lowered(*each) for each in zip(found, self.step.distributions(where), strict=True)]
+
+    def _lowered(self, stats: Stats, log_probs: np.ndarray) -> Stats:
+        last = np.isin(stats.tokens, self.ids)
+        log_odds, entropy = without(log_probs, stats.tokens, self.ids)
+        highest = np.log(self.step.vocabulary.size)
+        return stats._replace(
+            margins=np.where(last, np.float32(0), stats.margins),
+            log_odds=np.where(last, -np.inf, log_odds).astype(np.float32),
+            entropy=None if stats.entropy is None else np.where(last, highest, entropy).astype(np.float32),
+        )
 
     def commit(self, rule: PrefixRule) -> list[Prefix]:
         """The rule on the lowered margins."""
@@ -168,6 +172,22 @@ class Lowered:
         number = torch.tensor([count], dtype=torch.int32)
         lengths, _ = select_prefix(*rows, borders, number, rule=rule, vocabulary=self.step.vocabulary.to("cpu"))
         return Prefix(int(lengths), stats.tokens, stats.margins)
+
+
+def without(log_probs: np.ndarray, tokens: np.ndarray, ids: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Log-odds of each row's token, and each row's entropy, if these ids could not be chosen."""
+    rows = [_row_without(row, int(token), ids) for row, token in zip(log_probs, tokens, strict=True)]
+    log_odds, entropy = np.array(rows).reshape(-1, 2).T
+    return log_odds, entropy
+
+
+def _row_without(row: np.ndarray, token: int, ids: tuple[int, ...]) -> tuple[float, float]:
+    others, own = np.delete(row, [*ids, token]).astype(np.float64), float(row[token])
+    p, p_own = np.exp(others), np.exp(own)
+    whole = p.sum() + p_own
+    with np.errstate(divide="ignore", invalid="ignore"):  # no other token is possible; logits that the loop refuses
+        spread = np.where(p > 0, p * others, 0).sum() + p_own * own
+        return own - np.log(p.sum()), np.log(whole) - spread / whole
 
 
 def _ids(name: str, size: int, **ids: int) -> tuple[int, ...]:

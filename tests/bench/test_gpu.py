@@ -326,6 +326,45 @@ def test_a_wrong_result_is_the_exit_status(
     assert "| 6 x 600, bfloat16 | skipped |" in text
 
 
+@pytest.mark.usefixtures("_a_gpu")
+def test_what_was_found_is_in_the_files_before_the_next_case_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> Case:
+        found = json.loads((tmp_path / "found.json").read_text("utf-8"))
+        assert [case["group"] for case in found["cases"]] == ["commit_prefix"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commit, "NAMED", {commit.commit_case: "commit_prefix", interrupted: "token_stats"})
+    with pytest.raises(KeyboardInterrupt):
+        command.main(["--only", "commit", "--out", str(tmp_path / "found")], TINY, ONCE)
+    report = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    assert report["ended"] == "interrupted"
+    assert len(report["cases"]) == 1
+    assert "**Not all cases: interrupted.**" in (tmp_path / "found.md").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("_a_gpu")
+def test_a_lost_device_is_said_once_and_nothing_after_it_is_called_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    illegal = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def losing(*_: object) -> Case:
+        monkeypatch.setattr(torch.cuda, "synchronize", raising(illegal))
+        raise illegal
+
+    cases = {commit.commit_case: "commit_prefix", losing: "token_stats", lambda *_: raising(illegal)(): "select_prefix"}
+    monkeypatch.setattr(commit, "NAMED", cases)
+    assert command.main(["--only", "commit", "--out", str(tmp_path / "found")], TINY, ONCE) == 1
+    report = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    assert [case["group"] for case in report["cases"]] == ["commit_prefix", "token_stats"]
+    assert report["ended"].startswith("the device was lost in the last one (RuntimeError: CUDA error: an illegal")
+    out, err = capsys.readouterr()
+    assert out.count("WRONG") == 1
+    assert err.count("lost") == 1
+
+
 def test_without_a_gpu_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

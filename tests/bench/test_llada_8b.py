@@ -6,6 +6,7 @@ import pytest
 
 from bench import llada_8b
 from bench.memory import MEASURABLE
+from bench.report import __main__ as command
 from lsp.models.costs import SHAPES
 from lsp.models.loading import read_config
 
@@ -38,8 +39,25 @@ def test_a_disk_without_room_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not MEASURABLE, reason="no /proc")
 def test_every_dtype_decodes_in_four_passes(tmp_path, capsys):
-    llada_8b.main([str(tmp_path / "model"), "--yes"], SMALL, new=16)
+    kept = tmp_path / "docs/benchmarks/llada_8b.json"
+    kept.parent.mkdir(parents=True)
+    llada_8b.main([str(tmp_path / "model"), "--yes", "--json", str(kept)], SMALL, new=16)
     out = capsys.readouterr().out
-    assert out.count("4 passes") == 6
+    assert out.count("4 passes") == 8
     assert [line.partition(":")[0] for line in out.splitlines() if not line.startswith(" ")] == ["bfloat16", "int8"]
     assert json.loads((tmp_path / "model/config.json").read_text())["d_model"] == 64
+    page = command.page(tmp_path / "docs", None)
+    for dtype in ("bfloat16", "int8"):
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {dtype}: scattered quarters, Fast-dLLM"))
+        assert line.endswith("| 1.00 |")
+        assert f"| {dtype}: prefixes of a quarter | " in page
+    assert str(tmp_path) not in kept.read_text()  # nothing of where it was measured
+    kept.write_text("{}")
+    with pytest.raises(ValueError, match=r"Invalid format of llada_8b.json: expected 'lsp bench llada_8b 1', got None"):
+        command.page(tmp_path / "docs", None)
+
+
+def test_a_file_that_cannot_be_written_is_known_before_anything_is_measured(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        llada_8b.main([str(tmp_path / "model"), "--yes", "--json", str(tmp_path / "none" / "a.json")], SMALL)
+    assert list(tmp_path.iterdir()) == []

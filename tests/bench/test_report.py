@@ -6,40 +6,58 @@ import doctest
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from bench import answers, flops, ratios, sizes
-from bench.conftest import continued
+from bench.conftest import continued, here
 from bench.ratios import LIMIT, OURS, Contender, Report, interleave
 from bench.report import __main__ as command
 from bench.report import check, markdown
+from bench.report import machine as recorded_machine
 from bench.report import run as recorded_run
+from bench.report.machine import sources
 from bench.report.markdown import sections
 from bench.report.page import text
-from bench.report.run import Run
+from bench.report.plots import of_prefix
+from bench.report.run import Run, put_aside
 from bench.report.short import ANSWER, CHOSEN, LOOPS, short
+from bench.support import compiled
 from tests.support import ROOT
 
 MACHINE = {"processor": "abacus", "threads": "2", "instruction set": "beads (the widest)", "commit": "0123"}
+COMMITS = [name for name in CHOSEN if "bench_commit_prefix" in name]
+CASES = ["64 x 126464 float32", "64 x 126464 bfloat16", "1024 x 126464 float32"]
+PLOTTED = ("commit", "attention", "answers", "growth")
 SECONDS = [0.08, 0.04, 0.02, 0.016, 0.008]
 
 
 def made_up(**changed: float) -> Run:
     """A small run; `changed` are other seconds of ours, by case."""
-    run = Run(MACHINE, [{"begun": "noon", "ended": "one"}], all_families=True)
-    report = Report()
-    for case in CHOSEN["commit_prefix"]:
-        rows, dtype = int(case.split()[0]), case.split()[-1]
+    run = Run(MACHINE, sessions=[{"begun": "noon", "ended": "one"}], all_families=True)
+    for case, name in zip(CASES, COMMITS, strict=True):
+        rows, dtype, report = int(case.split()[0]), case.split()[-1], Report()
         values = {LIMIT: 1e-3, OURS: changed.get(case, 1.25e-3), "reference": 0.05, "Fast-dLLM": 0.0625}
         facts = {"rows": rows, "vocabulary": 126464, "dtype": dtype}
         report.compare("commit_prefix", case, values, over=LIMIT, **facts)
+        run.add(name, 20.0, report)
+    report = Report()
+    for prefix in (64, 128):
+        for dtype in ("float32", "bfloat16"):
+            values = {OURS: 1e-5 * prefix, "SDPA on a view": 2e-5 * prefix, LIMIT: 0.5e-5 * prefix}
+            facts = {"prefix": prefix, "queries": 32, "dtype": dtype}
+            title, case = "suffix_attention, even lengths, 8/2 heads", f"prefix {prefix}, 32 queries, {dtype}"
+            report.compare(title, case, values, over=OURS, **facts)
+    report.target("SDPA / ours", 0.946, at_least=0.94)
     report.target("commit is quick", 2.0, at_most=1.0)
-    run.add("bench/bench_commit.py::bench_commit_prefix", 60.0, report)
+    run.add("bench/bench_attention.py::bench_lengths", 60.0, report)
     report, parts = Report(), {"model": 0.5, "head": 0.25, "host": 0.25}
     values = dict(zip(LOOPS, SECONDS, strict=True)) | ({"LSP": changed["LSP"]} if "LSP" in changed else {})
     report.compare(ANSWER, "2 M", values, over=LOOPS[1], ours=LOOPS[2:], parts=dict.fromkeys(LOOPS, parts))
@@ -59,11 +77,20 @@ def made_up(**changed: float) -> Run:
 def test_a_page_has_the_machine_every_table_and_what_was_missed() -> None:
     page = text(made_up())
     assert "- processor: abacus" in page
-    assert "3 benchmarks, 4 minutes, from noon to one" in page
+    assert "6 benchmarks, 5 minutes, from noon to one" in page
     assert "| 64 x 126464 float32 | 1.00 ms | 1.25 | 50.0 | 62.5 |" in page
-    assert "0 of 1 were met" in page
-    assert "commit is quick: 2.00, at most 1" in page
+    assert "1 of 2 were met" in page
+    assert "| commit is quick | at most 1 | 2.00 | **MISSED** |" in page
+    assert "| SDPA / ours | at least 0.94 | 0.946 | met |" in page
+    assert page.index("MISSED") < page.index("| met |")
     assert "not whole" not in page
+
+
+def test_a_figure_that_misses_its_target_by_little_shows_it() -> None:
+    report = Report()
+    report.target("SDPA / ours", 0.946, at_least=0.95)
+    (each,) = report.targets
+    assert (each.met, each.measured, each.asked) == (False, "0.946", "at least 0.95")
 
 
 def test_a_run_that_lacks_something_says_so() -> None:
@@ -88,7 +115,7 @@ def test_a_page_can_be_written_again_without_a_measurement(tmp_path: Path) -> No
     arguments = ["--docs", str(tmp_path / "docs"), "--readme", str(readme)]
     command.main([str(file), *arguments])
     first = {path: path.read_bytes() for path in (tmp_path / "docs").rglob("*.*")}
-    assert {"benchmarks.md", "run.json", "commit.svg", "answers.svg", "growth.svg"} == {path.name for path in first}
+    assert {"benchmarks.md", "run.json", *(f"{name}.svg" for name in PLOTTED)} == {path.name for path in first}
     assert sections(readme.read_text("utf-8")) == {"loop": short(made_up(), "docs/benchmarks")["loop"]}
     assert readme.read_text("utf-8").startswith("Before\n")
     file.unlink()
@@ -126,7 +153,9 @@ def test_the_projects_page_and_baseline_take_whole_real_runs_alone(
 
 def test_page_and_readme_are_what_the_run_in_docs_says() -> None:
     run = command.taken_over(command.DOCS)
-    assert (command.DOCS / "benchmarks.md").read_text("utf-8") == text(run), "stale: python -m bench.report"
+    assert (command.DOCS / "benchmarks.md").read_text("utf-8") == command.page(command.DOCS, run), (
+        "stale: python -m bench.report"
+    )
     before = command.README.read_text("utf-8")
     assert command.readme(run, before) == before, "README.md is stale: python -m bench.report"
     assert set(sections(before)) == set(command.NO_SECTIONS)
@@ -140,13 +169,13 @@ def checked(tmp_path: Path, old: Run, new: Run, capsys: pytest.CaptureFixture[st
 
 
 def test_equal_runs_and_small_changes_are_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slower = {CHOSEN["commit_prefix"][0]: 1.14 * 1.25e-3}
+    slower = {CASES[0]: 1.14 * 1.25e-3}
     status, out = checked(tmp_path, made_up(), made_up(**slower), capsys)
-    assert (status, out.splitlines()) == (0, ["11 ratios compared"])
+    assert (status, out.splitlines()) == (0, ["15 ratios compared"])
 
 
 def test_what_became_worse_is_named_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    case = CHOSEN["commit_prefix"][1]
+    case = CASES[1]
     status, out = checked(tmp_path, made_up(), made_up(**{case: 1.5e-3, "LSP": 0.01}), capsys)
     assert status == 1
     assert f"worse by 20 %: commit_prefix, {case}: ours / limit was 1.25, is 1.5" in out
@@ -180,6 +209,13 @@ def test_what_is_in_one_run_alone_is_said_and_ignored(tmp_path: Path, capsys: py
     assert f"not compared, only in the new run: {name}" in out
 
 
+def test_what_is_too_small_to_be_measured_has_no_ratio() -> None:
+    report = Report()
+    report.compare("memory", "little", {"LSP": 0.0, "LLaDA": 4096.0}, over="LLaDA", ours=["LSP"], unit="bytes")
+    report.compare("memory", "less", {"LSP": 4096.0, "LLaDA": 0.0}, over="LSP", ours=["LSP"], unit="bytes")
+    assert [ratio for row in report.rows for ratio in check.ratios_of(row)] == []
+
+
 def test_a_run_is_accepted_as_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made_up().write(tmp_path / "run.json")
     files = ["--baseline", str(tmp_path / "docs" / "base.json"), "--run", str(tmp_path / "run.json")]
@@ -187,7 +223,7 @@ def test_a_run_is_accepted_as_ratios(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no such file" in capsys.readouterr().err
     assert check.main([*files, "--accept"]) == 0
     kept = json.loads((tmp_path / "docs" / "base.json").read_text("utf-8"))
-    assert kept["ratios"][f"commit_prefix, {CHOSEN['commit_prefix'][0]}: ours / limit"] == 1.25
+    assert kept["ratios"][f"commit_prefix, {CASES[0]}: ours / limit"] == 1.25
     assert check.main(files) == 0
 
 
@@ -201,16 +237,88 @@ def test_the_committed_baseline_is_one_of_ratios() -> None:
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": "lsp bench 0"}'])
 def test_a_file_of_another_kind_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(content, "utf-8")
-    with pytest.raises(ValueError, match=r"Invalid format of run.json: expected 'lsp bench 1', got"):
+    with pytest.raises(ValueError, match=r"Invalid format of run.json: expected 'lsp bench 2', got"):
         check.Ratios.read(tmp_path / "run.json")
 
 
-def measured(run: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "--benchmark", "--tiny", "--benchmark-disable", "--run", str(run)]
+def measured(run: Path | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "--benchmark", "--tiny", "--benchmark-disable"]
+    command += [] if run is None else ["--run", str(run)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
+
+
+def test_the_short_table_has_benchmarks_that_exist_and_every_operation() -> None:
+    command = [sys.executable, "-m", "pytest", "--benchmark", "--collect-only", "bench"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    names = done.stdout.splitlines()
+    assert [name for name in CHOSEN if name not in names] == []
+    for operation in ("commit_prefix", "token_stats", "linear_commit_prefix", "suffix_attention", "linear"):
+        dtypes = [name for name in CHOSEN if f"::bench_{operation}[" in name]
+        assert any("float32" in name for name in dtypes)
+        assert any("bfloat16" in name for name in dtypes), operation
+
+
+def test_every_operation_has_its_definition_beside_it(tmp_path: Path) -> None:
+    """Also those whose times nobody asks for: noise, confidences from the head, few queries, long prefixes."""
+    which = (
+        "(noise and flat) or merge or ((bench_linear_token_stats or small or (lengths and even and 24-20)) and float32)"
+    )
+    files = [f"bench/bench_{family}.py" for family in ("commit", "head", "attention")]
+    done = measured(tmp_path / "run.json", *files, "-k", which)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = list(Run.read(tmp_path / "run.json").rows())
+    titles = {row.title for row in rows}
+    assert titles == {
+        "token_stats with noise and entropy",
+        "linear_token_stats",
+        "merge_token_stats",
+        "suffix_attention, small passes",
+        "suffix_attention, even lengths, 8/2 heads",
+    }
+    for row in rows:
+        assert LIMIT in row.values
+        definitions = {"compiled"} if row.title == "merge_token_stats" else {"reference", "compiled reference"}
+        assert definitions <= set(row.values), row.title
+
+
+def test_batches_and_growth_are_watched_too(tmp_path: Path) -> None:
+    files = ("bench/bench_batches.py", "bench/bench_model.py")
+    done = measured(tmp_path / "run.json", *files, "-k", "(bench_batches and Threshold) or bench_growth")
+    assert done.returncode == 0, done.stdout + done.stderr
+    watched = check.Ratios.of(Run.read(tmp_path / "run.json")).ratios
+    assert any(name.endswith("Threshold 0.9: kept full / group by group") for name in watched)
+    assert {name.split(":")[0] for name in watched} >= {"growth with the suffix at prefix 24", "Threshold 0.9"}
+
+
+def test_the_attention_over_the_prefix_is_drawn_by_dtype_for_one_number_of_queries() -> None:
+    report = Report()
+    for prefix, queries, dtype in [
+        (0, 32, "float32"),
+        (8, 1, "float32"),
+        (64, 32, "float32"),
+        (8, 32, "float32"),
+        (8, 32, "bfloat16"),
+    ]:
+        facts = {"prefix": prefix, "queries": queries, "dtype": dtype}
+        report.compare("", "", {OURS: 1.0}, over=OURS, **facts)
+    drawn = [[(row.facts["prefix"], row.facts["dtype"]) for row in rows] for rows in of_prefix(report.rows)]
+    assert drawn == [[(8, "float32"), (64, "float32")], [(8, "bfloat16")]]
+    assert of_prefix([]) == []
+
+
+def test_a_compiled_definition_has_run_before_it_is_timed() -> None:
+    calls = []
+
+    def definition(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        return x + 1
+
+    run = compiled(definition, torch.zeros(3))
+    assert calls == [3]
+    assert run().tolist() == [1, 1, 1]
 
 
 def test_a_run_goes_on_where_it_was_interrupted_and_keeps_what_it_has(tmp_path: Path) -> None:
@@ -232,12 +340,88 @@ def test_a_run_goes_on_where_it_was_interrupted_and_keeps_what_it_has(tmp_path: 
     assert all(row.values[OURS] > 0 and LIMIT in row.values for row in second.rows())
 
 
+def test_nothing_overwrites_a_run(tmp_path: Path) -> None:
+    """A new run into the same file keeps the older ones; what is tried without a file is kept nowhere."""
+    file, one = tmp_path / "run.json", ("bench/bench_block.py", "-k", "silu_mul and float32 and 5")
+    made_up().write(file)
+    older = file.read_bytes()
+    done = measured(None, *one)
+    assert "this run is not kept" in done.stdout, done.stdout + done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json"}
+    done = measured(file, "bench/bench_block.py", "-k", "no such benchmark")
+    assert file.read_bytes() == older  # a run that found nothing takes no place
+    assert f"the run is in {file}" in measured(file, *one).stdout
+    assert Run.read(file).families == ["block"]
+    assert (tmp_path / "run.1.json").read_bytes() == older
+    made_up(LSP=0.5).write(file)
+    put_aside(file)
+    assert {path.name for path in tmp_path.iterdir()} == {"run.1.json", "run.2.json"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize(
+    ("given", "file"),
+    [((), "run"), (("RESUME=1",), "run"), (("ONLY=commit",), "some"), (("ONLY=commit", "RESUME=1"), "run")],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, tuple) else value,
+)
+def test_some_families_alone_are_kept_beside_the_run_of_the_page(given: tuple[str, ...], file: str) -> None:
+    done = subprocess.run(["make", "-n", "bench", *given], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if "--benchmark" in line or "bench.report" in line]
+    assert f"--run .benchmarks/{file}.json" in lines[0]
+    assert ("--resume" in lines[0]) == ("RESUME=1" in given)
+    assert [line.split()[-1] for line in lines[1:]] == ([] if "ONLY=commit" in given else [f".benchmarks/{file}.json"])
+
+
 def test_a_run_of_another_machine_is_not_continued(tmp_path: Path) -> None:
     made_up().write(tmp_path / "run.json")
-    with pytest.raises(pytest.UsageError, match="Invalid --resume: expected a run of this machine and commit, got"):
+    with pytest.raises(pytest.UsageError, match="Invalid --resume: expected a run of this machine and source, got"):
         continued(tmp_path / "run.json")
+    with pytest.raises(pytest.UsageError, match=r"Invalid --resume: expected --run FILE"):
+        continued(None)
     with pytest.raises(pytest.UsageError, match=r"Invalid --resume: expected a run in .*, got no such file"):
         continued(tmp_path / "none.json")
+
+
+def repository(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """A small one in place of this one; the function writes a file and commits everything."""
+    monkeypatch.setattr(recorded_machine, "ROOT", folder)
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    folder.mkdir()
+    subprocess.run([*git, "init", "-q"], check=True)
+
+    def commit(file: str, content: str) -> None:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(content, "utf-8")
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", content], check=True)
+
+    for place in ("setup.py", "csrc/a.cpp", "lsp/a.py", "lsp/tiny/checkpoint/a", "lsp_kernels/a.py", "bench/a.py"):
+        commit(place, "first")
+    return commit
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+def test_a_run_goes_on_after_commits_that_change_nothing_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, file = repository(tmp_path / "source", monkeypatch), tmp_path / "run.json"
+    begun, first = Run(here(), sources()), here()["commit"]
+    begun.write(file)
+    commit("docs/a.md", "words")
+    (tmp_path / "source" / "docs" / "a.md").write_text("more words", "utf-8")
+    commit("lsp/tiny/checkpoint/a", "new weights")
+    second = here()["commit"]
+    assert continued(file).machine["commit"] == f"{first} and {second}"
+    continued(file).write(file)
+    assert continued(file).machine["commit"] == f"{first} and {second}"  # each is named once
+    (tmp_path / "source/lsp/a.py").write_text("not committed", "utf-8")
+    with pytest.raises(pytest.UsageError, match=r"expected a run of this machine and source, got another lsp$"):
+        continued(file)
+    (tmp_path / "source/lsp/a.py").write_text("first", "utf-8")
+    assert continued(file).sources == begun.sources
+    commit("csrc/b.cpp", "a kernel")
+    with pytest.raises(pytest.UsageError, match=r"got another csrc$"):
+        continued(file)
 
 
 def test_slow_contenders_have_fewer_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ SCHEDULERS = {
     "prophet": lsp.Prophet((7.5, 5.0, 4.0)),
     "less": lsp.Less(0.5),
     "klass": lsp.Klass(0.5, 2.0),
+    "entropy": lsp.EntropyBound(0.5),
 }
 """One scheduler of each kind, with parameters that random models reach."""
 

@@ -323,6 +323,23 @@ def klass(scheduler: schedulers.Klass, seen: Seen) -> set[int]:
     return taken or {best}
 
 
+def within_entropy(scheduler: schedulers.EntropyBound, seen: Seen) -> set[int]:
+    entropy = {p: seen.rows[p].entropy for p in seen.here}
+    ranked = sorted(seen.here, key=lambda p: (entropy[p], p))
+    for p, q in pairwise(ranked):
+        if abs(entropy[p] - entropy[q]) < 1e-4 and not seen.alike(p, q):
+            raise Ambiguous
+    taken = {ranked[0]}
+    for n in range(2, len(ranked) + 1):
+        first = [entropy[p] for p in ranked[:n]]
+        if math.isclose(sum(first) - max(first), scheduler.gamma, abs_tol=1e-4):
+            raise Ambiguous
+        if sum(first) - max(first) > scheduler.gamma:
+            break
+        taken |= set(ranked[:n])
+    return taken
+
+
 Rule = Callable[[Any, Seen], set[int]]
 RULES: dict[type, Rule] = {
     schedulers.LongestStablePrefix: longest_stable_prefix,
@@ -335,6 +352,7 @@ RULES: dict[type, Rule] = {
     schedulers.Factor: factor,
     schedulers.Less: less,
     schedulers.Klass: klass,
+    schedulers.EntropyBound: within_entropy,
 }
 """Which positions each scheduler commits, written once more and plainly."""
 

@@ -28,6 +28,9 @@ SCHEDULERS = {
     "islands": lsp.LongestStablePrefix(PrefixRule(floor=1.5, beta=1.0, snap=False), islands=2.0),
     "stable": lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=1.0, snap=False), stable=2),
     "less": lsp.Less(0.1),
+    "klass": lsp.Klass(0.05, 2.0),
+    "entropy": lsp.EntropyBound(2.0),
+    "factor": lsp.Factor(2.0),
     "threshold": lsp.Threshold(0.3),
 }
 OPTIONS = {
@@ -161,7 +164,10 @@ class Watched:
 
 @pytest.mark.parametrize(
     ("name", "loop"),
-    [*product(("islands", "threshold"), OPTIONS), *product(("prefix", "stable", "less"), ["blocks of 4"])],
+    [
+        *product(("islands", "threshold"), OPTIONS),
+        *product(("prefix", "stable", "less", "klass", "factor"), ["blocks of 4"]),
+    ],
 )
 def test_decoding_is_that_of_a_model_that_keeps_k_and_v_by_position(
     exact: Transformer, case: Case, name: str, loop: str
@@ -170,7 +176,12 @@ def test_decoding_is_that_of_a_model_that_keeps_k_and_v_by_position(
 
 
 @pytest.mark.parametrize(
-    ("name", "loop"), [*product(["threshold"], OPTIONS), *product(("islands", "prefix"), ["blocks of 4", "lookahead"])]
+    ("name", "loop"),
+    [
+        *product(["threshold"], OPTIONS),
+        *product(("islands", "prefix"), ["blocks of 4", "lookahead"]),
+        *product(("klass", "entropy"), ["lookahead"]),
+    ],
 )
 def test_holes_are_filled_as_by_a_model_that_keeps_k_and_v_by_position(
     exact: Transformer, case: Case, name: str, loop: str

@@ -60,9 +60,21 @@ def test_the_table_and_the_picture_have_every_setting(tmp_path: Path) -> None:
     lines = growth.markdown(rows).splitlines()
     assert lines[2].startswith("| s | 50.0 | 45.0 and 180.0 | 1.00 ± 0.00 |")
     assert lines[3].startswith("| LSP | 50.0 |")
+    assert "default" not in lines[0]
     plot_growth(rows, tmp_path / "growth.svg")
     picture = (tmp_path / "growth.svg").read_text()
     assert all(f"<!-- {words} -->" in picture for words in ("s", "LSP", " 2.00", "seconds per answer"))
+
+
+def test_the_table_says_how_many_times_the_costs_of_the_default_each_has_at_the_longest_answers() -> None:
+    default = [{**row, "name": growth.DEFAULT} for row in rows_of(1.0)]
+    other = [{**row, "points": dict(row["points"])} for row in rows_of(1.0)]
+    others = [2.0] * 5 + [3.0] + [50.0] * 4  # the median of the ratios, not the ratio of the means
+    other[-1]["points"]["positions"] = [x * y for x, y in zip(others, default[-1]["points"]["positions"], strict=True)]
+    head, _, *lines = growth.markdown([*other, *default]).splitlines()
+    names = ("passes", "positions", "seconds")
+    assert head.endswith(" | ".join(f"{name} at 60, x of the default" for name in names) + " |")
+    assert [line.split(" | ")[-3:] for line in lines] == [["1.00", "2.50", "1.00 |"], ["1.00", "1.00", "1.00 |"]]
 
 
 def test_the_settings_are_fast_dllms_the_best_of_the_rivals_and_the_default() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import lsp
 from lsp.decoding.guidance import guided
 from lsp.models import Transformer
-from lsp_kernels import Vocabulary
+from lsp_kernels import PrefixRule, Vocabulary
 from tests.lsp.agreement import DELIMITERS, MASK, SIZE, STOPS, options, with_holes
 from tests.lsp.checkpoints import DECODED, Case, ids_of
 from tests.lsp.recorder import SCHEDULERS, Recorder, commits, last, scripted
@@ -20,6 +20,8 @@ from tests.support import examples
 
 CASES = {name: make() for name, make in DECODED.items()}
 CHECKPOINT_MASK = 7
+GUIDED = [SCHEDULERS[name] for name in ("guarded", "islands", "topk", "threshold", "less", "klass", "entropy")]
+STABLE = lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=1.0, snap=False), stable=2)
 
 
 @pytest.fixture(params=CASES, scope="module")
@@ -73,11 +75,11 @@ def test_uncached_passes_are_two_plain_computations(
     assert plain.run.tolist() != wanted.tokens  # or guidance would not have been seen at work
 
 
-@examples(60)
+@examples(120)
 @given(data=st.data())
 def test_commits_are_those_of_a_simulation_with_two_sequences(data: st.DataObject) -> None:
     """Under every cache, in ragged batches: a scripted model computes whole sequences, so nothing is approximated."""
-    scheduler = data.draw(st.sampled_from([SCHEDULERS[name] for name in ("guarded", "islands", "topk", "threshold")]))
+    scheduler = data.draw(st.sampled_from([*GUIDED, STABLE]))
     shifted = data.draw(st.booleans(), "shifted")
     chosen = data.draw(options(lookahead=True), "options")
     new, seed = data.draw(st.integers(0, 9), "new"), data.draw(st.integers(0, 10**6), "seed")
@@ -116,6 +118,24 @@ def test_commits_are_those_of_a_simulation_with_two_sequences(data: st.DataObjec
     for canvas, wanted in zip(last(run).canvases, expected, strict=True):
         assert canvas.run.tolist() == wanted.tokens
         assert commits(canvas) == [len(step.chosen) for step in wanted.passes]
+
+
+@pytest.mark.parametrize("scheduler", [SCHEDULERS["threshold"], STABLE], ids=["threshold", "stable"])
+def test_a_filter_draws_from_the_guided_logits(scheduler: lsp.Scheduler) -> None:
+    """As from those of a model that computes them itself."""
+    rows, prompt, known = script(5, SIZE, MASK), [1, 2, 3], Vocabulary(SIZE, DELIMITERS, suppress=[MASK])
+
+    def decoded(model: Recorder, seed: int, **how: object) -> list[list[int]]:
+        (canvas,) = last(lsp.decode(model, [prompt], 8, scheduler, known, lsp.Options(**how), [seed])).canvases
+        return [canvas.run.tolist(), canvas.committed_in.tolist()]
+
+    by_hand = lambda ids: guided_by_hand(rows, prompt, None, 0.5, MASK)(ids).astype(np.float32)  # noqa: E731
+    how, changed = {"temperature": 0.8, "cache": "none"}, 0
+    for seed in range(12):
+        expected = decoded(scripted(by_hand, SIZE, MASK), seed, top_p=0.7, **how)
+        assert decoded(scripted(rows, SIZE, MASK), seed, top_p=0.7, cfg_scale=0.5, **how) == expected
+        changed += decoded(scripted(by_hand, SIZE, MASK), seed, **how) != expected
+    assert changed > 3
 
 
 def test_the_twin_has_its_own_prefix_and_front() -> None:

@@ -39,6 +39,23 @@ def test_klass_decodes_as_its_simulation(scheduler: lsp.Klass, data: st.DataObje
     check_agreement(scheduler, data)
 
 
+def in_the_third_pass(rule: lsp.Scheduler, steps: list[np.ndarray]) -> set[int]:
+    """What a scheduler commits of 8 masks whose logits are these in its first three passes."""
+    calls = iter(np.concatenate([z, np.full((8, 1), 50.0)], 1).astype(np.float32) for z in steps)
+
+    def third_pass_only(step: lsp.decoding.Step) -> list:
+        (canvas,) = step.canvases
+        found = rule(step)
+        return [(np.array([8 + canvas.passes]), np.array([0]))] if canvas.passes < 2 else found
+
+    vocabulary = Vocabulary(6)
+    model = scripted(lambda ids: np.concatenate([next(calls), np.zeros((2, 6), dtype=np.float32)]), 6, 5)
+    loop = lsp.decode(model, [[]], 10, third_pass_only, vocabulary)
+    for _ in range(4):
+        state = next(loop)
+    return set(np.flatnonzero(~state.canvases[0].masked[:8]).tolist())
+
+
 def restated_klass(p: np.ndarray, before: list[np.ndarray], confidence: float, most: float) -> set[int]:
     """KLASS on one sequence: [n, V] probabilities now and in the passes before, the last one first."""
     passes = [p, *before]
@@ -53,25 +70,25 @@ def test_klass_is_its_formula_on_random_distributions(seed: int, confidence: flo
     rng = np.random.default_rng(seed)
     start = rng.normal(size=(8, 5)) * 2
     steps = [start + rng.normal(size=(8, 5)) * scale for scale in rng.choice([0.01, 0.1, 1.0], size=(3, 8, 1))]
-    calls = iter(np.concatenate([z, np.full((8, 1), 50.0)], 1).astype(np.float32) for z in steps)
-    rule = lsp.Klass(confidence, most, 2)
-
-    def third_pass_only(step: lsp.decoding.Step) -> list:
-        (canvas,) = step.canvases
-        found = rule(step)
-        return [(np.array([8 + canvas.passes]), np.array([0]))] if canvas.passes < 2 else found
-
-    vocabulary = Vocabulary(6)
-    model = scripted(lambda ids: np.concatenate([next(calls), np.zeros((2, 6), dtype=np.float32)]), 6, 5)
-    loop = lsp.decode(model, [[]], 10, third_pass_only, vocabulary)
-    for _ in range(4):
-        state = next(loop)
-    chosen = set(np.flatnonzero(~state.canvases[0].masked[:8]).tolist())
+    chosen = in_the_third_pass(lsp.Klass(confidence, most, 2), steps)
     probs = [np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in reversed(steps)]
     for a, b in pairwise(probs):
         assume((np.abs((a * np.log(a / b)).sum(1) - most) > 1e-5).all())
     assume((np.abs(probs[0].max(1) - confidence) > 1e-5).all())
     assert chosen == restated_klass(probs[0], probs[1:], confidence, most)
+
+
+@examples(50)
+@given(st.integers(0, 10**6), st.sampled_from([0.2, 0.4, 0.8]), st.sampled_from([1, 2, 3]))
+def test_less_is_its_formula_on_random_distributions(seed: int, confidence: float, passes: int) -> None:
+    rng = np.random.default_rng(seed)
+    start = rng.normal(size=(8, 5)) * 2
+    steps = [start + rng.normal(size=(8, 5)) * scale for scale in rng.choice([0.1, 1.0], size=(3, 8, 1))]
+    p = (np.exp(steps[-1]) / np.exp(steps[-1]).sum(1, keepdims=True)).max(1)
+    assume((np.abs(p - confidence) > 1e-5).all())
+    same = np.ptp([z.argmax(1) for z in steps[-passes:]], axis=0) == 0
+    wanted = set(np.flatnonzero((p >= confidence) & same).tolist()) or {int(p.argmax())}
+    assert in_the_third_pass(lsp.Less(confidence, passes), steps) == wanted
 
 
 @given(st.integers(0, 10**6))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import lsp
-from lsp.integrations.llada import generate
+from lsp.integrations.llada import generate, without
 from lsp.schedulers import DreamOrder
 from lsp_kernels import PrefixRule, Vocabulary
 from tests import oracle
@@ -20,7 +20,6 @@ from tests.lsp.foreign import (
     Masked,
     canvas_of,
     prefix_loop,
-    probabilities,
     prompt_of,
 )
 
@@ -46,13 +45,14 @@ def llada_loop(
                 without = model(without, attention_mask=None).logits
                 logits = without + (cfg_scale + 1) * (logits - without)
             logits[..., list(never)] = -torch.inf
-            tokens, confidence = probabilities(logits)
-            lowest = -1 - torch.arange(x.shape[1], dtype=confidence.dtype)  # of several the leftmost first
-            confidence = torch.where(torch.isin(tokens, torch.tensor(at_last)), lowest, confidence)
+            tokens = logits.argmax(-1)
+            logits[..., list(at_last)] = -torch.inf  # after the tokens, before the softmax
+            confidence = torch.softmax(logits.double(), -1).gather(-1, tokens[..., None])[..., 0]
             confidence[:, start + (block + 1) * block_length :] = -torch.inf
             confidence = torch.where(x == MASK, confidence, -torch.inf)
             for j in range(len(x)):
-                taken = torch.topk(confidence[j], gen_length // steps).indices
+                ranked = confidence[j].sort(descending=True, stable=True).indices  # of equal ones the leftmost first
+                taken = ranked[: gen_length // steps]
                 x[j, taken] = tokens[j, taken]
     return x
 
@@ -122,6 +122,15 @@ def test_an_end_that_is_kept_back_comes_last_by_entropy_too(scheduler: lsp.Sched
 
     assert first() == [1]
     assert first(confidence_eos_eot_inf=True) == [2]
+
+
+def test_confidence_and_entropy_are_those_of_a_softmax_without_the_ends() -> None:
+    z = torch.randn(40, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 4
+    log_odds, entropy = without(z.log_softmax(-1).numpy(), tokens := z[:, 2:].argmax(-1).numpy() + 2, (0, 1))
+    z[:, :2] = -torch.inf
+    p = z.softmax(-1).numpy()
+    np.testing.assert_allclose(1 / (1 + np.exp(-log_odds)), p[np.arange(40), tokens], rtol=1e-9)
+    np.testing.assert_allclose(entropy, -(p[:, 2:] * np.log(p[:, 2:])).sum(-1), rtol=1e-9)
 
 
 def test_what_a_scheduler_cannot_do_is_refused_when_an_end_is_kept_back_too() -> None:

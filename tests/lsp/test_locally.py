@@ -50,6 +50,16 @@ def test_the_neighbourhood_has_a_radius_on_both_sides_and_ends_at_a_lower_confid
     assert first_commit(lsp.LocalLeap(0.99, 0.6, 9), confidence) == [2]  # no anchor: the best
 
 
+@examples(100)
+@given(st.lists(st.integers(50, 99), min_size=1, max_size=12), st.integers(0, 4))
+def test_local_leap_is_its_formula_on_random_confidences(hundredths: list[int], radius: int) -> None:
+    confidence = [each / 100 for each in hundredths]
+    anchors = [a for a, c in enumerate(confidence) if c >= 0.895]
+    near = {q for a in anchors for q in range(max(0, a - radius), a + radius + 1)}
+    wanted = {q for q in near if q < len(confidence) and confidence[q] >= 0.745} or {int(np.argmax(confidence))}
+    assert set(first_commit(lsp.LocalLeap(0.895, 0.745, radius), confidence)) == wanted
+
+
 @pytest.mark.abuse("schedulers")
 @pytest.mark.parametrize(
     ("make", "message"),

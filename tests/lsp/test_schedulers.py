@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ SCHEDULERS = {
     "stable best": lsp.LongestStablePrefix(PrefixRule(floor=1.0, beta=1, snap=False), stuck="best", stable=3),
     "less": lsp.Less(0.4),
     "klass": lsp.Klass(0.3, 3.0),
+    "entropy": lsp.EntropyBound(0.5),
     "fixed": lsp.FixedPrefix(3),
     "full": lsp.Full(),
     "topk": lsp.TopK(3),
@@ -165,9 +167,16 @@ def test_other_values_of_a_wrong_kind_are_named() -> None:
     assert lsp.Threshold(np.float32(0.5)).p == lsp.Options(temperature=np.float64(0.5)).temperature == 0.5
 
 
-def test_every_scheduler_of_the_package_is_compared_with_the_simulation() -> None:
+def test_every_scheduler_of_the_package_is_compared_with_a_simulation() -> None:
     assert {type(s) for s in SCHEDULERS.values()} == set(RULES)
-    assert set(RULES) <= {type(scheduler_of(name)) for name in NAMES}
+    rule = re.compile(r"def (\w+)\(scheduler: (.*), seen: Seen\)")
+    elsewhere = set()
+    for file in Path(__file__).parent.glob("test_*.py"):
+        text = file.read_text("utf-8")
+        checked = [kinds for name, kinds in rule.findall(text) if re.search(rf"check_agreement\(.*, {name}\)", text)]
+        elsewhere |= {kind.split(".")[-1] for kinds in checked for kind in kinds.split(" | ")}
+    known = {kind.__name__ for kind in RULES} | elsewhere
+    assert known == {type(scheduler_of(name)).__name__ for name in NAMES}
 
 
 def dynamic_transfer(confidence: np.ndarray, factor: float) -> int:
@@ -182,6 +191,11 @@ def dynamic_transfer(confidence: np.ndarray, factor: float) -> int:
 def test_a_factor_takes_as_many_as_fast_dllm(confidence: list[float], factor: float) -> None:
     ranked = np.array(sorted(confidence, reverse=True))
     assert lsp.Factor(factor).count(ranked) == dynamic_transfer(ranked, factor)
+
+
+def test_a_confidence_at_its_bound_is_enough_for_a_factor() -> None:
+    assert lsp.Factor(1.5).count(np.array([0.9, 0.5, 0.1, 0.1])) == 2  # 3 (1 - 0.5) = 1.5
+    assert lsp.Factor(1.5).count(np.array([0.9, 0.499, 0.1, 0.1])) == 1
 
 
 def test_a_factor_takes_all_when_only_the_last_misses_its_bound() -> None:

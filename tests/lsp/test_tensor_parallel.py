@@ -40,6 +40,8 @@ CASES = {
     "distributions": {"scheduler": lsp.Klass(0.1, 1.0), "batch_size": 2},
     "blocks": {"scheduler": lsp.TopK(2), "block_length": 8, "cache": "block"},
     "dual cache": {"scheduler": lsp.Threshold(0.3), "block_length": 8, "cache": "dual", "batch_size": 2},
+    "guidance": {"scheduler": ISLANDS, "cfg_scale": 0.5, "batch_size": 2},
+    "guidance and a filter": {"cfg_scale": 0.5, "temperature": 0.7, "top_p": 0.8, "seed": 5},
     "graph": {"graph": True, "scheduler": lsp.FixedPrefix(3)},
     "no cache": {"scheduler": lsp.Full(), "cache": "none", "max_new_tokens": 6},
 }
