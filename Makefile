@@ -10,7 +10,7 @@ MEASURED = .benchmarks/$(if $(RESUME),run,$(if $(ONLY),some,run)).json # some fa
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-openai test-ray test-sglang test-targets wheel hub bench bench-check bench-gpu lint format clean
+.PHONY: help demo test test-abuse test-browser test-eval test-fuzz test-install test-notebook test-openai test-ray test-sglang test-targets wheel hub bench bench-check bench-gpu example lint format clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -18,6 +18,9 @@ help: ## say what there is
 demo: export OMP_WAIT_POLICY = PASSIVE
 demo: $(READY) ## see the embedded model solve held-out problems, schedulers beside each other, and a page to step through
 	$(BIN)/python -m lsp demo
+
+example: $(READY) ## renew the picture of the first example, and its numbers in README and docs
+	$(BIN)/python -m bench.example
 
 test: export OMP_WAIT_POLICY = PASSIVE # threads that spin while they wait would steal the cores of a busy machine
 test: $(READY) ## run the tests, and every benchmark once, tiny and untimed

@@ -217,6 +217,7 @@ class Run:
         stops = [stop] if isinstance(stop, str) else list(stop)
         if stops and self.tokenizer is None:
             raise ValueError("Invalid stop: expected none without a tokenizer, got stop strings")
+        self.seeds = self._seeds(seed)
         self._passes = decode(
             self.model,
             self.prompts,
@@ -224,7 +225,7 @@ class Run:
             self.scheduler,
             self.vocabulary,
             self.options,
-            self._seeds(seed),
+            self.seeds,
             batch_size,
             logprobs,
             self._negatives(negative_prompt),

@@ -1,4 +1,4 @@
-"""The difference between traces of one prompt in one line, as `assets/words.js` tells it on the page."""
+"""The difference between traces of one question in one line, as `assets/words.js` tells it on the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lsp.tracing.states import was_stopped
 
 
 def headline(traces: Sequence[Trace]) -> str:
-    """Costs of the cheapest one, instead of those of the dearest one.
+    """Costs of the cheapest one, instead of those of the dearest one; empty if they do not answer one question.
 
     Examples
     --------
@@ -18,6 +18,8 @@ def headline(traces: Sequence[Trace]) -> str:
     >>> headline([lsp.trace(model, prompt, max_new_tokens=32, scheduler=name)[0] for name in ("lsp", "full")])
     '2 passes and 58 positions instead of 19 and 333'
     """
+    if any(asked(one) != asked(traces[0]) for one in traces):
+        return ""
     if any(map(was_stopped, traces)):
         counts = [f"{one.passes:,}{' (stopped)' if was_stopped(one) else ''}" for one in traces]
         return f"Passes: {' and '.join(filter(None, [', '.join(counts[:-1]), counts[-1]]))}"
@@ -26,3 +28,9 @@ def headline(traces: Sequence[Trace]) -> str:
     if (few.passes, few.positions) == (many.passes, many.positions):
         return costs
     return f"{costs} instead of {many.passes:,} and {many.positions:,}"
+
+
+def asked(trace: Trace) -> tuple[list[int], list[tuple[int, int]], int]:
+    """What a trace answers: the ids before the first mask, the given ones after it, how many positions."""
+    pairs = enumerate(zip(trace.tokens, trace.committed_in, strict=True))
+    return trace.prompt, [(at, token) for at, (token, number) in pairs if number < 0], trace.max_new_tokens

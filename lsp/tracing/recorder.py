@@ -169,6 +169,7 @@ def traced(run: Run, recorder: Recorder, number: int, out: Generation) -> Trace:
         committed_in=out.committed_in,
         max_new_tokens=len(canvas.tokens) - canvas.start,
         steps=steps,
+        seed=int(run.seeds[number]),
         **words_of(run, ids),
     )
 

@@ -115,6 +115,8 @@ class Trace:
     steps : list of PassRecord
     verdict : str or None
         ``"right"`` or ``"wrong"`` if the prompt was a problem of a task whose answers can be judged.
+    seed : int or None
+        Seed of the noise of this prompt, which makes a difference with a temperature; None in older files.
     """
 
     scheduler: str
@@ -137,6 +139,7 @@ class Trace:
     stops: list[int]
     steps: list[PassRecord]
     verdict: str | None = None
+    seed: int | None = None
 
     def save(self, path: str | Path) -> None:
         """Writes JSON lines: what concerns the whole first, then one line a pass."""

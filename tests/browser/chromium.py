@@ -10,6 +10,8 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +57,29 @@ class Chromium:
         os.close(read_there)
         os.close(write_there)
         self._session: str | None = None
-        target = self("Target.createTarget", url="about:blank")["targetId"]
+        self._target = self._attach()
+
+    def _attach(self) -> str:
+        """Opens a tab, which takes the commands from now on."""
+        self._session = None
+        target: str = self("Target.createTarget", url="about:blank")["targetId"]
         self._session = self("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self(f"{domain}.enable")
+        return target
+
+    @contextmanager
+    def tab(self) -> Iterator[None]:
+        """Inside, another tab takes the commands; in the end it is closed."""
+        session = self._session
+        target = self._attach()
+        try:
+            yield
+        finally:
+            self._session = None
+            self("Target.closeTarget", targetId=target)
+            self("Target.activateTarget", targetId=self._target)
+            self._session = session
 
     def __call__(self, method: str, **params: Any) -> dict[str, Any]:
         """Sends a command and waits for its answer; events that come before it are kept."""
@@ -79,8 +100,7 @@ class Chromium:
         """Opens a file, or an address."""
         self.events.clear()
         self("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
-        while not self.seen("Page.loadEventFired"):
-            self.events.append(self._receive())
+        self.wait_for("Page.loadEventFired")
 
     def run(self, script: str) -> Any:
         """The value of an expression."""
@@ -89,10 +109,22 @@ class Chromium:
             raise RuntimeError(out["exceptionDetails"])
         return out["result"].get("value")
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, *, shift: bool = False) -> None:
         text = {"text": TEXTS[key]} if key in TEXTS else {}
+        how = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": 8 * shift, **text}
         for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
-            self("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key], **text)
+            self("Input.dispatchKeyEvent", type=kind, **how)
+
+    def names(self) -> list[tuple[str, str]]:
+        """Role and name of everything that a screen reader finds."""
+        nodes = self("Accessibility.getFullAXTree")["nodes"]
+        return [(node["role"]["value"], node["name"]["value"]) for node in nodes if "role" in node and "name" in node]
+
+    def wait_for(self, method: str) -> dict[str, Any]:
+        """The parameters of the next event of this kind, or of the last one since the page was opened."""
+        while not (found := self.seen(method)):
+            self.events.append(self._receive())
+        return found[-1]
 
     def type(self, text: str) -> None:
         """Types into what has the focus."""
@@ -112,7 +144,8 @@ class Chromium:
         self("Emulation.setEmulatedMedia", features=named)
 
     def screenshot(self, path: Path) -> None:
-        data = self("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        size = self("Page.getLayoutMetrics")["cssContentSize"]
+        data = self("Page.captureScreenshot", captureBeyondViewport=True, clip=size | {"scale": 1})["data"]
         path.write_bytes(base64.b64decode(data))
 
     def seen(self, method: str) -> list[dict[str, Any]]:

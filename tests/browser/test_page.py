@@ -14,13 +14,13 @@ from lsp.tracing.headline import headline
 from lsp.tracing.states import cells
 from tests import traces
 from tests.browser import chromium
-from tests.browser.looks import CONTRASTS, problems
+from tests.browser.looks import CONTRASTS, LISTEN, problems
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.browser
 
 NAMES = ("lsp", "threshold")
-SENTENCES = "[...document.querySelectorAll('[aria-live=polite]')].map(node => node.textContent)"
+SENTENCES = "[...document.querySelectorAll('.sentence')].map(node => node.textContent)"
 SEQUENCES = "[...document.querySelectorAll('.sequence')].map(node => node.textContent)"
 COUNT = "document.getElementById('count').textContent"
 OPEN_ALL = """Promise.all([...document.querySelectorAll("details")].map((node) => new Promise((done) => {
@@ -73,6 +73,41 @@ def test_the_headline_is_the_difference(page: chromium.Chromium) -> None:
     assert page.run("document.querySelector('#headline p').textContent") == headline([*map(traces.of, NAMES)])
 
 
+def asked(prompt: str, length: int | None) -> list[lsp.Trace]:
+    return [
+        lsp.trace(lsp.load("tiny"), prompt, max_new_tokens=length, scheduler=name)[0] for name in ("lsp", "threshold")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [((traces.PROMPT, 8), (traces.PROMPT, 9)), (("Use <mask:2> and 7.", None), ("Use <mask:2> and 8.", None))],
+    ids=["other lengths", "other words after a hole"],
+)
+def test_answers_to_different_questions_have_no_headline(
+    browser: chromium.Chromium, tmp_path: Path, one: tuple[str, int | None], other: tuple[str, int | None]
+) -> None:
+    seen = "document.getElementById('headline').checkVisibility()"
+    show(browser, tmp_path, *asked(*one))
+    assert browser.run(seen)
+    mixed = [asked(*one)[0], asked(*other)[1]]
+    assert mixed[0].prompt == mixed[1].prompt
+    show(browser, tmp_path, *mixed)
+    assert not browser.run(seen)
+    assert headline(mixed) == ""
+    assert problems(browser) == []
+
+
+def test_answers_that_are_drawn_in_another_way_say_so(browser: chromium.Chromium, tmp_path: Path) -> None:
+    model = lsp.load("tiny")
+    drawn = [lsp.trace(model, traces.PROMPT, max_new_tokens=8, temperature=t, seed=3)[0] for t in (0.0, 0.7)]
+    show(browser, tmp_path, *drawn)
+    assert "temperature 0.7, seed 3" in browser.run("document.querySelector('#headline p:last-child').textContent")
+    notes = browser.run("[...document.querySelectorAll('.notes')].map((node) => node.textContent)")
+    assert [("seed" in note, note.endswith("max new tokens 8")) for note in notes] == [(False, True), (True, True)]
+    assert problems(browser) == []
+
+
 @pytest.mark.parametrize("name", traces.SCHEDULERS)
 def test_every_mark_of_a_plot_is_explained_under_it(browser: chromium.Chromium, tmp_path: Path, name: str) -> None:
     trace = traces.of(name)
@@ -110,24 +145,27 @@ def test_keys_move_all_traces(page: chromium.Chromium, focus: str) -> None:
 
 
 def test_buttons_move_and_stop_at_the_ends(page: chromium.Chromium) -> None:
-    assert page.run("[previous.disabled, next.disabled]") == [True, False]
+    assert page.run("[previous.ariaDisabled, next.ariaDisabled]") == ["true", "false"]
     page.click("#next")
     assert page.run(COUNT).startswith("pass 2 of")
     page.click("#previous")
     assert page.run(COUNT).startswith("pass 1 of")
     page.press("End")
-    assert page.run("[previous.disabled, next.disabled]") == [False, True]
+    assert page.run("[previous.ariaDisabled, next.ariaDisabled]") == ["false", "true"]
 
 
 def test_play_goes_on_by_itself_and_does_not_talk_meanwhile(page: chromium.Chromium) -> None:
+    page.run(LISTEN)
     page.click("#play")
-    assert page.run("[play.textContent, document.querySelectorAll('[aria-live=polite]').length]") == ["Pause", 0]
+    assert page.run("play.textContent") == "Pause"
     script = (
         "new Promise(done => new MutationObserver(() => done(count.textContent)).observe(count, {childList: true}))"
     )
     assert page.run(script).startswith("pass 2 of")
     page.click("#play")
-    assert page.run("[play.textContent, document.querySelectorAll('[aria-live=polite]').length]") == ["Play", 2]
+    assert page.run("[play.textContent, spoken.length]") == ["Play", 0]
+    page.click("#next")
+    assert sorted(region for region, _ in page.run("spoken")) == ["count", "sentence", "sentence"]
 
 
 def test_the_last_pass_shows_the_answer_and_a_shorter_trace_stays_at_its_end(
@@ -249,9 +287,7 @@ def test_a_number_that_is_none_is_shown_as_unknown(browser: chromium.Chromium, t
 
 def test_every_control_has_a_name(page: chromium.Chromium) -> None:
     controls = {"slider", "button", "DisclosureTriangle", "image"}
-    nodes = page("Accessibility.getFullAXTree")["nodes"]
-    found = [(node["role"]["value"], node["name"]["value"]) for node in nodes if "role" in node and "name" in node]
-    found = [(role, name) for role, name in found if role in controls]
+    found = [(role, name) for role, name in page.names() if role in controls]
     assert {role for role, _ in found} >= {"slider", "button", "image"}
     assert all(name for _, name in found)
 
@@ -267,7 +303,7 @@ def test_text_can_be_read(browser: chromium.Chromium, tmp_path: Path, dark: bool
         assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
         seen |= set(contrasts)
         browser.press("ArrowRight")
-    for state in ("frozen", "front", "now", "cut", "masked", "dropped", "by-pass"):
+    for state in ("frozen", "front", "now", "cut", "masked", "dropped", "by-pass", "text mark"):
         assert any(state in name for name in seen), state
     assert problems(browser) == []
 

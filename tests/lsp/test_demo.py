@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -34,6 +35,15 @@ def test_a_problem_of_every_task_is_shown_with_answers_by_pass(shown: tuple[str,
     for name in (demo.LSP, demo.THRESHOLD):
         assert len(re.findall(rf"^{name}, \d+ pass", text, re.MULTILINE)) == len(TASKS)
     assert text.count("[1]") >= 2 * len(TASKS)
+
+
+def test_the_page_shows_schedulers_that_differ_visibly(shown: tuple[str, Path]) -> None:
+    data = re.search(r'id="data">(.*?)</script>', shown[1].read_text("utf-8"))
+    assert data is not None
+    few, many = json.loads(data[1])
+    assert few["prompt"] == many["prompt"]
+    assert many["passes"] > 2 * few["passes"]
+    assert many["positions"] > 2 * few["positions"]
 
 
 def test_totals_count_every_problem_of_every_scheduler(shown: tuple[str, Path]) -> None:

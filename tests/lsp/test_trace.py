@@ -42,6 +42,14 @@ def test_a_trace_refuses_log_probabilities_which_it_would_drop(model: Transforme
         lsp.trace(model, "Use 3, 5 and 7 to make 15.\n", max_new_tokens=4, logprobs=True)
 
 
+def test_a_trace_names_the_seed_that_decodes_it_again(model: Transformer) -> None:
+    given = {"max_new_tokens": 24, "temperature": 4.0}
+    first, second = lsp.trace(model, ["Use 3, 5 and 7 to make 15.\n"] * 2, seed=5, **given)
+    assert (first.seed, second.seed) == (5, 6)
+    assert first.tokens != second.tokens
+    assert lsp.trace(model, "Use 3, 5 and 7 to make 15.\n", seed=second.seed, **given) == [second]
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", LOOPS, ids=str)
 @pytest.mark.parametrize("name", SCHEDULERS)

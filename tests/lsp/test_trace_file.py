@@ -103,6 +103,13 @@ def old(trace: Trace, number: int) -> list[dict[str, Any]]:
     return [head, *lines]
 
 
+def test_a_file_from_before_seeds_is_read(example: Trace, tmp_path: Path) -> None:
+    example.save(tmp_path / "t.jsonl")
+    head, *lines = lines_of(tmp_path / "t.jsonl")
+    del head["seed"]
+    assert Trace.load(rewrite(tmp_path / "old.jsonl", [head, *lines])) == replace(example, seed=None)
+
+
 def test_older_formats_are_read(example: Trace, tmp_path: Path) -> None:
     exact = replace(example.steps[0], margins=[x and x + 1 / 3 for x in example.steps[0].margins])
     second = replace(example, steps=[exact, *example.steps[1:]])

@@ -17,11 +17,17 @@ function form(about) {
 
   let given = ""; // the prompt of the problem that was taken
 
+  let latest = 0; // answers to older questions come too late
+
   async function takeProblem() {
     fits();
+    const mine = (latest += 1);
     if (!task.value || !index.checkValidity()) return;
+    const before = prompt.value;
     const answer = await ask(`/api/problem?task=${encodeURIComponent(task.value)}&index=${Number(index.value)}`);
     const problem = await answer.json();
+    if (mine !== latest) return;
+    if (prompt.value !== before) return own(); // somebody has typed meanwhile
     prompt.value = given = problem.prompt.trimEnd();
     length.placeholder = problem.length;
     fits();
@@ -39,8 +45,10 @@ function form(about) {
   async function makeHole() {
     const [from, to] = [prompt.selectionStart, prompt.selectionEnd];
     if (from === to) throw new Error("Select the words of the prompt that are to be filled, then press this button");
-    const answer = await ask("/api/tokens", { text: prompt.value.slice(from, to) });
+    const before = prompt.value;
+    const answer = await ask("/api/tokens", { text: before.slice(from, to) });
     const { tokens } = await answer.json();
+    if (prompt.value !== before) throw new Error("The prompt was changed meanwhile: select the words once more");
     prompt.setRangeText(`<mask:${Math.max(1, tokens)}>`, from, to, "end");
     prompt.focus();
     changed();
@@ -48,7 +56,12 @@ function form(about) {
 
   /** A problem that was changed is one's own. */
   function changed() {
-    if (task.value && given && prompt.value.trim() !== given.trim()) task.value = "";
+    if (task.value && given && prompt.value.trim() !== given.trim()) own();
+    else fits();
+  }
+
+  function own() {
+    task.value = "";
     fits();
   }
 
@@ -69,6 +82,7 @@ function form(about) {
       };
     },
     set question(asked) {
+      latest += 1;
       task.value = about.tasks.includes(asked.task) ? asked.task : "";
       index.value = asked.index ?? 0;
       prompt.value = given = asked.prompt ?? "";

@@ -8,12 +8,13 @@ function start() {
   const shown = shelf(traces);
   let running = null; // what stops the run
   let linked = linkedPart(); // the question that the address holds, as it stands there
+  let offered = null; // that question, until something is decoded
   const controls = control(shown.views, () => running !== null);
   document.getElementById("about").textContent = `${about.model} on ${about.device}, on this machine alone`;
   document.getElementById("pace").value = "250";
 
   const say = (text, kind = "") => {
-    status.textContent = text;
+    setText(status, text);
     status.className = kind;
   };
   const trying = (work) => async (...given) => {
@@ -24,19 +25,17 @@ function start() {
     }
   };
 
-  /** Decodes what is asked for. `sides` are the ones that are decoded; with `beside` older runs stay. */
+  /** Decodes what is asked for; with `beside` older runs stay. Returns whether all of it is shown: nobody has stopped it. */
   async function decode(question, beside) {
     stopped();
-    shown.prune();
     const mine = (running = new AbortController());
-    if (beside) shown.reserve(question.sides.length);
     const fresh = [];
     const heard = (event) => {
       if (running !== mine) return;
       if (event.event === "place") return say(placeOf(event.ahead));
       const trace = fresh[event.side];
       if (event.event === "begin") {
-        if (event.side === 0 && !beside) shown.clear();
+        if (event.side === 0) shown.makeRoom(beside ? question.sides.length : MOST_RUNS); // it was not refused
         fresh[event.side] = begin(event.head);
         shown.add(fresh[event.side], { ...question, sides: [question.sides[event.side]] });
         say("running");
@@ -47,11 +46,13 @@ function start() {
     busy();
     try {
       await listen("/api/runs", question, mine.signal, heard);
-      if (running === mine) say("");
+      if (running === mine) say("finished");
     } catch (error) {
       if (running === mine) say(error.message, "error");
     }
-    if (running === mine) ended();
+    if (running !== mine) return false;
+    ended();
+    return fresh.length > 0 && fresh.every(({ stopped }) => !stopped);
   }
 
   /** Nothing more comes: what has not ended by itself was stopped. */
@@ -87,8 +88,9 @@ function start() {
   }
 
   function busy() {
-    stop.disabled = running === null;
-    again.disabled = running !== null || !shown.runs.length;
+    allow(stop, running !== null);
+    allow(again, running === null && shown.runs.length > 0);
+    controls.hush();
     document.body.classList.toggle("empty", !shown.runs.length);
     save.hidden = !shown.runs.some(({ trace }) => trace.done);
   }
@@ -96,7 +98,8 @@ function start() {
   /** Only the sides whose parameters are others than in the runs that are shown; all, if none is. */
   function news(question) {
     const key = (one, side) => JSON.stringify([{ ...one, sides: null }, side]);
-    const known = new Set(shown.runs.map((one) => key(one.question ?? {}, one.question?.sides[0])));
+    const whole = shown.runs.filter(({ trace }) => !trace.stopped);
+    const known = new Set(whole.map((one) => key(one.question ?? {}, one.question?.sides[0])));
     const sides = question.sides.filter((side) => !known.has(key(question, side)));
     return { ...question, sides: sides.length ? sides : question.sides };
   }
@@ -150,13 +153,18 @@ function start() {
     say(`opened ${count(found.length, "trace")}`);
   }
 
-  document.getElementById("form").addEventListener("submit", (event) => {
+  const fields = document.getElementById("form");
+  fields.addEventListener("submit", async (event) => {
     event.preventDefault();
     document.querySelector(".go").scrollIntoView();
+    const { question, pass } = taken();
     address([]);
-    decode(asked.question, false);
+    if (!(await decode(question, false)) || !pass) return;
+    controls.playing(false);
+    controls.go(pass);
   });
   again.addEventListener("click", () => {
+    if (!fields.reportValidity()) return;
     address([]);
     decode(news(asked.question), true);
   });
@@ -176,17 +184,29 @@ function start() {
     if (linkedPart() && linkedPart() !== linked) location.reload(); // a link was opened on this page
   });
 
+  /** What a link holds is decoded after a click alone: anybody can lead a browser to this page. */
+  function offer(question) {
+    asked.question = question;
+    offered = { question, pass: controls.fromAddress() ?? 1, form: JSON.stringify(asked.question) };
+    run.focus();
+    say(`This link holds ${count(question.sides.length, "run")}: press Run`);
+  }
+
+  /** The question to be decoded: that of the link, if nothing was changed in the form since, else that of the form. */
+  function taken() {
+    const question = asked.question;
+    const link = offered?.form === JSON.stringify(question) ? offered : { question };
+    offered = null;
+    return link;
+  }
+
   async function beginning() {
     asked.question = { ...about.first, sides: about.first.sides.map((scheduler) => ({ scheduler })) };
     const question = linked && questionOf(linked);
     if (!question) await asked.takeProblem();
     if (!linked) return;
     if (!question) throw new Error("Invalid link: expected a question as this page writes it, got something else");
-    const pass = controls.fromAddress() ?? 1;
-    asked.question = question;
-    await decode(question, false);
-    controls.playing(false);
-    controls.go(pass);
+    offer(question);
   }
 
   trying(beginning)();

@@ -19,14 +19,13 @@ function shelf(box) {
     runs.splice(0, count);
   }
 
-  /** The headline if all are of one prompt; and the prompt where the form does not have it. */
+  /** The headline, and the prompt where the form does not have it. */
   function settle() {
     const section = document.getElementById("prompt-shown");
     const traces = runs.map(({ trace }) => trace);
-    const same = traces.every(({ prompt }) => String(prompt) === String(traces[0].prompt));
-    section.hidden = !traces.length || !same || runs[0].question !== null;
+    section.hidden = !traces.length || !ofOnePrompt(traces) || runs[0].question !== null;
     if (!section.hidden) showPrompt(section, traces[0]);
-    showHeadline(same ? traces : []);
+    showHeadline(traces);
   }
 
   return {
@@ -35,15 +34,14 @@ function shelf(box) {
     settle,
     add,
     clear: () => drop(views.length),
-    /** Makes room for so many more. */
-    reserve: (count) => drop(Math.max(0, views.length + count - MOST_RUNS)),
-    /** Takes away what was stopped. */
-    prune() {
+    /** Makes room for so many more: what was stopped goes first, then the oldest. */
+    makeRoom(count) {
       for (let i = runs.length - 1; i >= 0; i -= 1) {
         if (!runs[i].question || !runs[i].trace.stopped) continue;
         views.splice(i, 1)[0].root.remove();
         runs.splice(i, 1);
       }
+      drop(Math.max(0, views.length + count - MOST_RUNS));
     },
   };
 }

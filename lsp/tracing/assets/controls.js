@@ -2,10 +2,19 @@
 
 const WAIT_FOR_ADDRESS = 300; // browsers let a page change its address only so often
 
+/** A button that can do nothing now keeps the focus: who uses the keyboard would lose the place. */
+function allow(button, can) {
+  button.setAttribute("aria-disabled", String(!can));
+}
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest?.("[aria-disabled=true]")) event.stopImmediatePropagation();
+}, true);
+
 /** `running` says whether more passes may come. Then playing waits for them at the end. */
 function control(views, running = () => false) {
-  const ids = ["pass", "count", "previous", "next", "play", "pace"];
-  const [slider, output, previous, next, play, pace] = ids.map((id) => document.getElementById(id));
+  const ids = ["pass", "count", "headline", "previous", "next", "play", "pace"];
+  const [slider, output, difference, previous, next, play, pace] = ids.map((id) => document.getElementById(id));
   let at = 1;
   let on = false;
   let last = 0; // when playing moved on
@@ -20,12 +29,18 @@ function control(views, running = () => false) {
     slider.value = at;
     slider.disabled = all <= 1;
     const text = `pass ${Math.min(at, all)} of ${all}${running() ? " so far" : ""}`;
-    output.textContent = text;
+    setText(output, text);
     slider.setAttribute("aria-valuetext", text);
-    previous.disabled = at <= 1;
-    next.disabled = at >= all;
-    play.disabled = all <= 1 && !running();
+    allow(previous, at > 1);
+    allow(next, at < all);
+    allow(play, all > 1 || running());
     for (const each of views) each.show(at - 1);
+  }
+
+  /** What changes with every pass is not spoken while it plays or runs. */
+  function hush() {
+    for (const node of [output, difference]) node.setAttribute("aria-live", on || running() ? "off" : "polite");
+    for (const each of views) each.live(!on);
   }
 
   function remember() {
@@ -39,7 +54,7 @@ function control(views, running = () => false) {
   function playing(value) {
     on = value;
     play.textContent = on ? "Pause" : "Play";
-    for (const each of views) each.live(!on);
+    hush();
     if (on) {
       last = performance.now();
       requestAnimationFrame(tick);
@@ -101,6 +116,7 @@ function control(views, running = () => false) {
   return {
     go,
     playing,
+    hush,
     fromAddress,
     get at() {
       return at;

@@ -7,6 +7,11 @@ function make(name, kind, text) {
   return out;
 }
 
+/** Changes a text only if it is another one: a screen reader would say it again. */
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** The text of a token, with marks for spaces and line ends that are not part of it. */
 function fill(chip, text) {
   chip.replaceChildren();
@@ -65,7 +70,8 @@ function chipOf(trace, cell, many, mark, old) {
   const label = mark ? mark.join(" = ") : null;
   if (old && old.label === label && old.many === many && alike(old.cell, cell)) return old;
   const text = textOfChip(trace, cell, many);
-  const kind = `chip ${cell.state}${isStop(trace, cell.token) ? " stop" : ""}`;
+  const end = isStop(trace, cell.token) ? " stop" : isDelimiter(trace, cell.token) ? " delimiter" : "";
+  const kind = `chip ${cell.state}${cell.state === "dropped" ? "" : end}`;
   const title = describe(trace, cell);
   if (old && old.label === label) {
     const chip = old.nodes[1];

@@ -68,6 +68,10 @@ function isStop(trace, token) {
   return trace.options.stop_early !== false && trace.stops.includes(token);
 }
 
+function isDelimiter(trace, token) {
+  return trace.delimiters.includes(token);
+}
+
 /** Whether the first margin is under the floor, and something else than the first mask was committed. */
 function leftThePrefix(trace, step) {
   const first = step.margins[0];

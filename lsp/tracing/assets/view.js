@@ -12,7 +12,7 @@ function view(trace, together) {
   let pointed = [];
 
   part.name.textContent = trace.name;
-  part.notes.textContent = trace.notes.join(", ");
+  part.notes.textContent = [...settingsOf(trace), `max new tokens ${trace.max_new_tokens}`].join(", ");
   const options = Object.entries(trace.options).map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
   part.settings.textContent = [trace.scheduler, "", ...options].join("\n");
   part.measure.textContent = `${trace.measure === "confidence" ? "Confidence" : "Margins"} of the open masks`;
@@ -55,8 +55,7 @@ function view(trace, together) {
   }
 
   function drawCaption() {
-    const text = captionOf(trace);
-    if (part.caption.textContent !== text) part.caption.textContent = text;
+    setText(part.caption, captionOf(trace));
   }
 
   function explain(k, over) {
@@ -83,7 +82,7 @@ function view(trace, together) {
       const now = `${k} ${over} ${trace.done} ${trace.axisTop} ${trace.done || trace.steps.length} ${trace.stopped}`;
       if (now === state) return;
       state = now;
-      part.sentence.textContent = explain(k, over);
+      setText(part.sentence, explain(k, over));
       drawFigures(k);
       root.classList.toggle("running", !trace.done && !trace.stopped);
       root.classList.toggle("over", over && trace.done);
@@ -128,11 +127,11 @@ function showPrompt(section, trace) {
   section.hidden = false;
 }
 
-/** What the traces differ in, if they are of one prompt; while they run, how far they are. */
+/** What the traces differ in, if they are of one question; while they run, how far they are. */
 function showHeadline(traces) {
   const box = document.getElementById("headline");
-  const [big, small] = traces.length > 1 ? headline(traces) : ["", ""];
+  const [big, small] = traces.length > 1 && comparable(traces) ? headline(traces) : ["", ""];
   box.hidden = !big;
-  box.firstElementChild.textContent = big;
-  box.lastElementChild.textContent = small;
+  setText(box.firstElementChild, big);
+  setText(box.lastElementChild, small);
 }

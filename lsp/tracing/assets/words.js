@@ -26,7 +26,18 @@ function thousands(value) {
   return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-/** The difference between traces of one prompt, in one line, and below it what is compared. */
+/** Whether the ids before the first mask are the same. */
+function ofOnePrompt(traces) {
+  return new Set(traces.map(({ prompt }) => String(prompt))).size === 1;
+}
+
+/** Whether traces answer one question: also the tokens between and after the masks are the same, and how many these are. */
+function comparable(traces) {
+  const asked = ({ prompt, given, max_new_tokens }) => JSON.stringify([prompt, given, max_new_tokens]);
+  return new Set(traces.map(asked)).size === 1;
+}
+
+/** The difference between traces of one question, in one line, and below it what is compared. */
 function headline(traces) {
   if (traces.some(({ done, stopped }) => !done || stopped)) {
     const all = traces.every(({ done, stopped }) => !done && !stopped);
@@ -54,9 +65,16 @@ function listed(texts) {
   return texts.length < 2 ? texts.join("") : `${texts.slice(0, -1).join(", ")} and ${texts[texts.length - 1]}`;
 }
 
-/** The name of a trace; with what is set, if the other one has the same name. */
+/** The name of a trace; with what is set, if the other one has the same name or draws its tokens in another way. */
 function nameOf(trace, other) {
-  return trace.name === other.name ? `${trace.name} (${trace.notes.join(", ")})` : trace.name;
+  const drawn = ({ options, seed }) => String([options.temperature, options.top_p, options.top_k, options.temperature > 0 && seed]);
+  const alone = trace.name !== other.name && drawn(trace) === drawn(other);
+  return alone || !settingsOf(trace).length ? trace.name : `${trace.name} (${settingsOf(trace).join(", ")})`;
+}
+
+/** What is set, in words; the seed where it makes a difference. */
+function settingsOf({ notes, options, seed }) {
+  return options.temperature > 0 && Number.isInteger(seed) ? [...notes, `seed ${seed}`] : notes;
 }
 
 function count(n, one, several = `${one}s`) {
@@ -126,6 +144,7 @@ function captionOf(trace) {
 
 function describe(trace, cell) {
   const out = [`position ${cell.at + 1}: “${textOf(trace, [cell.token])}”`, STATES[cell.state]];
+  if (isDelimiter(trace, cell.token)) out.push("a delimiter");
   if (cell.rank === undefined) return out.join(", ");
   if (cell.unknown) out.push("the model gave no number");
   else out.push(`margin ${number(cell.margin)}`, `probability ${probability(cell.confidence)}`);
