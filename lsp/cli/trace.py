@@ -18,6 +18,8 @@ from lsp.tiny.tasks import generate as problems
 from lsp.tracing.html import write as write_page
 
 FORMATS = (".html", ".jsonl", ".svg", ".gif")
+PASS = 4
+"""Which pass a picture shows if nothing is said."""
 
 
 @o.decodes
@@ -41,8 +43,11 @@ def trace(
         str, typer.Option(metavar="NAME", help="A scheduler to show beside it, e.g. --against full, or none.")
     ] = "full",
     at: Annotated[
-        int, typer.Option("--pass", metavar="N", min=1, help="Which pass a picture .svg shows, e.g. --pass 7.")
-    ] = 4,
+        int | None,
+        typer.Option(
+            "--pass", metavar="N", min=1, help="Which pass a picture .svg shows, e.g. --pass 7; by default 4."
+        ),
+    ] = None,
     saved: Annotated[
         list[Path] | None,
         typer.Option("--from", metavar="FILE", help="Make the page from saved .jsonl traces. May be repeated."),
@@ -98,8 +103,11 @@ def the_prompt(prompt: str | None, file: str | None, task: str, index: int) -> t
     return problem.prompt, problem
 
 
-def write(path: Path, traces: Sequence[lsp.Trace], at: int) -> None:
+def write(path: Path, traces: Sequence[lsp.Trace], at: int | None) -> None:
     """Writes traces in the format that the name asks for; a picture shows pass `at`, or moves."""
+    most = max(len(trace.steps) for trace in traces)
+    if path.suffix == ".svg" and at is not None and at > most:
+        raise ValueError(f"Invalid --pass: expected at most {most}, got {at}")
     if path.suffix == ".html":
         write_page(path, traces)
     elif path.suffix == ".jsonl":
@@ -107,5 +115,5 @@ def write(path: Path, traces: Sequence[lsp.Trace], at: int) -> None:
     else:
         from lsp.tracing import pictures
 
-        write_whole(path, pictures.still(traces, at) if path.suffix == ".svg" else pictures.animated(traces))
+        write_whole(path, pictures.still(traces, at or PASS) if path.suffix == ".svg" else pictures.animated(traces))
     print(f"wrote {path}")

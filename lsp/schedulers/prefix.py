@@ -25,7 +25,7 @@ AUTO: Any = "auto"  # islands at the floor, if the rule allows islands
 
 @dataclass(frozen=True)
 class LongestStablePrefix(Scheduler):
-    """The paper's scheduler: the rule's prefix of the masks, committed at once.
+    """The longest stable prefix of the masks, committed at once.
 
     Without arguments it is the default of `lsp.generate`: a floor under the margins, stable islands, and the loop
     options that were tuned with them (docs/results.md). `LongestStablePrefix.paper` is the paper's.

@@ -177,6 +177,9 @@ def test_a_request_that_is_refused_takes_nothing_away(
     until(lambda: page.run(STATUS).startswith("Invalid p: expected"))
     assert page.run(NOTES) == before
     assert len(before) == 4
+    field(page, "seed", "-1")  # which the browser itself refuses
+    page.run(f"document.getElementById('{button}').click()")
+    assert page.run(STATUS) == ""
 
 
 def four_runs(page: chromium.Chromium, **values: str) -> None:

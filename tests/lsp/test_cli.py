@@ -569,6 +569,7 @@ def test_answers_that_cannot_be_judged_end_a_grid_and_keep_its_rows(
         ("expected a result of lsp tune", ["tune", "t.jsonl", "--from", ROOT / "LICENSE"]),
         ("expected a name that ends in .html", ["demo", "--page", "x.txt"]),
         ("Invalid --lookahead: expected an integer or none", ["generate", "x", "--lookahead", "far"]),
+        ("Invalid --pass: expected at most ", ["trace", "t.svg", "--against", "none", "--pass", "99"]),
     ],
 )
 def test_bad_usage_of_long_work_is_noticed_before_it(

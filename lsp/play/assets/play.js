@@ -104,17 +104,24 @@ function start() {
     return { ...question, sides: sides.length ? sides : question.sides };
   }
 
+  let writing = 0; // pictures can take long, and another file may be asked for meanwhile
+
   async function write(kind) {
     const done = shown.runs.map(({ trace }) => trace).filter((trace) => trace.done);
     const given = done.map((trace) => ({ ...headOf(trace), steps: trace.lines }));
     const pass = Math.max(1, controls.at);
-    for (const [i, group] of (kind === "jsonl" ? given.map((one) => [one]) : [given]).entries()) {
-      say("writing");
-      const answer = await ask("/api/save", { kind, pass, traces: group });
-      const name = kind === "jsonl" && given.length > 1 ? `run.${i + 1}.jsonl` : `run.${kind}`;
-      download(await answer.blob(), name);
+    writing += 1;
+    say("writing");
+    try {
+      for (const [i, group] of (kind === "jsonl" ? given.map((one) => [one]) : [given]).entries()) {
+        const answer = await ask("/api/save", { kind, pass, traces: group });
+        const name = kind === "jsonl" && given.length > 1 ? `run.${i + 1}.jsonl` : `run.${kind}`;
+        download(await answer.blob(), name);
+      }
+    } finally {
+      writing -= 1;
     }
-    say("saved");
+    say(writing ? "writing" : "saved");
   }
 
   /** What is shown as one question, which a link can hold. */
@@ -163,6 +170,7 @@ function start() {
     controls.playing(false);
     controls.go(pass);
   });
+  fields.addEventListener("invalid", () => say(""), true); // the browser points at the field: an older error is over
   again.addEventListener("click", () => {
     if (!fields.reportValidity()) return;
     address([]);
