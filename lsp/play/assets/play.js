@@ -170,7 +170,7 @@ function start() {
     controls.playing(false);
     controls.go(pass);
   });
-  fields.addEventListener("invalid", () => say(""), true); // the browser points at the field: an older error is over
+  fields.addEventListener("invalid", () => status.className === "error" && say(""), true); // an older one: the browser tells
   again.addEventListener("click", () => {
     if (!fields.reportValidity()) return;
     address([]);
