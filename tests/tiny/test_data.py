@@ -8,8 +8,8 @@ import torch
 from lsp.tiny.tasks import REGION, TASKS, region, split_of
 from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import ANNOUNCES, CURRICULA, FIRST
-from lsp.tiny.training.cuts import BLOCK, ISLANDS, hide_line
-from lsp.tiny.training.data import LINE_ENDS, POOL, WEIGHT_CAP, Batches
+from lsp.tiny.training.cuts import BLOCK, ISLANDS, WEIGHT_CAP, hide_line
+from lsp.tiny.training.data import LINE_ENDS, POOL, Batches
 
 
 @pytest.fixture(scope="module")

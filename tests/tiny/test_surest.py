@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lsp.tiny.training.cuts import Batch
-from lsp.tiny.training.surest import WEIGHT_CAP, rank_within, show_surest
+from lsp.tiny.training.cuts import WEIGHT_CAP, Batch
+from lsp.tiny.training.surest import rank_within, show_surest
 
 MASK = 0
 

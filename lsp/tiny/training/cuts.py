@@ -24,6 +24,9 @@ BLOCK = 16
 CACHED_BLOCK = 6, 25
 """Tokens that a cache takes in at a time: from, below."""
 
+WEIGHT_CAP = 8.0
+"""The most that a masked token weighs."""
+
 FIRST_WEIGHT = 3.0
 """Of the first token of a segment, the next that a decoder commits."""
 

@@ -24,6 +24,7 @@ from lsp.tiny.training import tokenizer as tokens
 from lsp.tiny.training.curriculum import ANNOUNCES, CURRICULA, Curriculum, Recipe
 from lsp.tiny.training.cuts import (
     BLOCK,
+    WEIGHT_CAP,
     Batch,
     Row,
     block_cuts,
@@ -38,7 +39,6 @@ from lsp.tiny.training.cuts import (
 )
 from lsp.tiny.training.drills import DRILLS
 
-WEIGHT_CAP = 8.0
 POOL = 8
 """Steps that share one pool of examples, which is sorted by length before it is cut."""
 

@@ -10,12 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lsp.tiny.training.cuts import Batch
+from lsp.tiny.training.cuts import WEIGHT_CAP, Batch
 
 ROUNDS = 2
 """How often the model is asked: what it is sure of depends on what is shown already."""
-
-WEIGHT_CAP = 8.0
 
 
 def show_surest(batch: Batch, probabilities: Callable[[Batch, Tensor], Tensor]) -> Batch:
