@@ -14,8 +14,8 @@ HOSTILE = "</script><script>alert(1)</script><!--<script><img src=x onerror=aler
 PROMPT = "John has 13 stamps. He loses 2 stamps. He gives away 7. How many stamps does John have now?\n"
 FLOOR = PrefixRule(floor=2.0, beta=1.0, no_delimiter="keep")
 SCHEDULERS = {
-    "lsp": lsp.LongestStablePrefix(FLOOR, islands=None),
-    "islands": lsp.LongestStablePrefix(FLOOR, islands=3.0),
+    "lsp": lsp.LongestStablePrefix(FLOOR, islands=None, fade=0),
+    "islands": lsp.LongestStablePrefix(FLOOR, 3.0, "first", fade=0),
     "paper": lsp.LongestStablePrefix(PrefixRule()),
     "threshold": lsp.Threshold(0.9),
     "scattered": lsp.ScatteredMargin(),

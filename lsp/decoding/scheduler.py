@@ -86,6 +86,10 @@ class Scheduler:
     def check_vocabulary(self, size: int) -> None:
         """Raises a ValueError for a vocabulary that it cannot work with, before the first pass."""
 
+    def counted(self, margins: np.ndarray) -> np.ndarray:
+        """Margins of masks, from the first one on, as much as they count for it; a trace has these."""
+        return margins
+
     def reason(self, seen: PassRecord) -> str:
         """Why it chose what it chose in a pass, as a sentence for the reader of a trace; empty for no comment."""
         return ""

@@ -68,37 +68,37 @@ def loops(*, all_at_once: bool = False) -> list[Options]:
     if all_at_once:
         return out
     out += [replace(blocks, block_length=length, cache=c) for c in OF_FAST_DLLM for length in (16, 32)]
-    return [*out, *(Options(lookahead=ahead) for ahead in (32, 64)), Options(lookahead=64, cache="none")]
+    return [*out, *(Options(lookahead=ahead) for ahead in (24, 32)), Options(lookahead=64, cache="none")]
 
 
 def prefixes() -> list[LongestStablePrefix]:
-    """The longest stable prefix with every loop: the default's floor with and without islands."""
-    rule = PrefixRule.guarded()
-    return [LongestStablePrefix(rule, islands) for islands in (None, rule.floor)]
+    """The longest stable prefix with every loop: the default's with and without islands."""
+    return [LongestStablePrefix(islands=None), LongestStablePrefix()]
 
 
 def variants(preset: LongestStablePrefix) -> list[tuple[LongestStablePrefix, Options]]:
     """A preset and its neighbours: in every parameter of the rule and of islands, and in the loop."""
     rule, loop = preset.rule, preset.options
     rules = [
-        *(replace(rule, floor=floor) for floor in (2.0, 2.5, 3.0, 3.5, 4.5, 5.0, 6.0)),
+        *(replace(rule, floor=floor) for floor in (2.0, 2.5, 3.5, 4.0, 5.0)),
         *(replace(rule, snap=True, no_delimiter="keep", window=window) for window in (1, 16)),
         replace(rule, snap=True, no_delimiter="minimum"),
     ]
-    levels = [replace(preset, islands=level) for level in (2.0, 3.0, 5.0, 6.0, 8.0)]
-    lower = LongestStablePrefix(replace(rule, floor=2.0), islands=3.0)
+    careful = replace(rule, floor=4.0)
     schedulers = [
         *(replace(preset, rule=each) for each in rules),
-        LongestStablePrefix(replace(rule, beta=0.5), islands=None),
-        *levels,
-        *(replace(level, stuck="best") for level in (preset, levels[1])),
-        *(replace(each, stable=2) for each in (preset, lower)),
+        *(replace(preset, islands=level) for level in (3.0, 4.0, 6.0, 8.0)),
+        *(replace(preset, fade=fade) for fade in (0.0, 0.05, 0.15, 0.2)),
+        *(LongestStablePrefix(careful, islands, "first", fade=0.0) for islands in (None, 4.0)),
+        LongestStablePrefix(replace(rule, beta=0.5), islands=None, fade=preset.fade),
+        replace(preset, stuck="first"),
+        replace(preset, stable=2),
     ]
     once = replace(loop, refresh_scattered=False)
     around = [
-        *(replace(loop, lookahead=ahead) for ahead in (None, 32, 48, 96, 128)),
-        *(replace(loop, recompute=last) for last in (8, 16, 32)),
-        *(replace(once, recompute=last, lookahead=ahead) for last in (8, 24, 32) for ahead in (48, 64)),
+        *(replace(loop, lookahead=ahead) for ahead in (None, 16, 20, 32, 48, 64)),
+        *(replace(loop, recompute=last) for last in (8, 16)),
+        *(replace(once, recompute=last) for last in (0, 8, 24)),
     ]
     paper = LongestStablePrefix.paper()
     return [

@@ -76,7 +76,7 @@ def generate(
         Whether `eos_id` and `eot_id` are chosen last: where one of them is predicted, the margin and the confidence are
         the lowest that there are; elsewhere the confidence is p / (1 - p_eos - p_eot).
     scheduler : Scheduler or str, optional
-        By default ``LongestStablePrefix(islands=None)``. ``lsp.TopK(k)`` is what LLaDA does with
+        By default the longest stable prefix by `PrefixRule.guarded()`. ``lsp.TopK(k)`` is what LLaDA does with
         ``steps = gen_length / k``.
     vocabulary : Vocabulary, optional
         Delimiters to end a commit at, and stops. What follows a committed stop is filled up with it; without stops
@@ -103,7 +103,7 @@ def generate(
     rule = rule_for(None, vocabulary)
     runner = _adapted(model, mask_id, vocabulary)
     known = vocabulary_for(vocabulary, runner.config.vocab_size, mask_id, runner.device)
-    chosen = LongestStablePrefix(rule, islands=None) if scheduler is None else scheduler_of(scheduler)
+    chosen = LongestStablePrefix(rule, islands=None, fade=0.0) if scheduler is None else scheduler_of(scheduler)
     if logits_eos_inf:
         known = known.suppressing(*_ids("logits_eos_inf", known.size, eos_id=eos_id))
     if confidence_eos_eot_inf:

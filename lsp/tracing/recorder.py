@@ -37,9 +37,9 @@ def trace(model: Any, prompts: Any, *, scheduler: Any = None, **arguments: Any) 
     >>> (trace,) = lsp.trace(lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\\n", max_new_tokens=32)
     >>> step = trace.steps[0]
     >>> step.rule.candidate, step.rule.length, [trace.pieces[token] for token in step.written[:2]]
-    (3, 3, ['First', ' 7'])
+    (10, 10, ['First', ' 7'])
     >>> step.reason
-    'The run of margins at or above the floor 4 has length 3 (L′), and a sure stop further right.'
+    'The run of margins at or above the floor 3 has length 10 (L′), and a sure stop further right.'
     """
     if "logprobs" in arguments:
         raise TypeError("Invalid logprobs: not supported in a trace, which has the confidence of every mask")
@@ -77,6 +77,7 @@ class Recorder(Scheduler):
         with step.unnoticed():  # a NaN that the scheduler has not looked at does not concern it
             every_mask = step.stats([canvas.masks_in_pass for canvas in step.canvases])
         for number, canvas, stats, what in zip(step.numbers, step.canvases, every_mask, chosen, strict=True):
+            stats = stats._replace(margins=self.scheduler.counted(stats.margins))
             record = _record(canvas, stats, what, self.scheduler.shown_rule, step.vocabulary)
             record = replace(record, reason=self.scheduler.reason(record))  # of the exact numbers
             self.steps.setdefault(number, []).append(_rounded(record))

@@ -63,7 +63,8 @@ class PassRecord:
         The positions of all masks of the pass; `masks` come first.
     tokens, margins, confidence : lists
         For each of `masks_in_pass`: its best token, the margin to the next one to three significant digits (None if
-        infinite), its probability to four decimals. Where the model gave no number, both are None.
+        infinite), less what it fades for the scheduler, its probability to four decimals. Where the model gave no
+        number, both are None.
     chosen, written : lists of int
         The positions that were committed, and the tokens written there.
     reason : str

@@ -173,7 +173,8 @@ def delimited(
 def check_that_noise_decides(rows: dict[int, oracle.Row], temperature: float, scheduler: Any) -> None:
     """Raises `Ambiguous` where the tolerance of noise may change a token or the order of two margins or bounds."""
     bounds = [getattr(scheduler, "islands", None), getattr(getattr(scheduler, "rule", None), "floor", None)]
-    values = sorted([0.0, *(row.margin for row in rows.values()), *(bound for bound in bounds if bound)])
+    margins = fading([rows[p].margin for p in sorted(rows)], getattr(scheduler, "fade", 0.0))
+    values = sorted([0.0, *margins, *(bound for bound in bounds if bound)])
     tolerance = 4 * 2**-20 * (max(abs(row.top1) for row in rows.values()) + 24 * temperature)
     if any(0 < b - a < tolerance for a, b in pairwise(values)):
         raise Ambiguous
@@ -253,18 +254,24 @@ def longest_stable_prefix(scheduler: schedulers.LongestStablePrefix, seen: Seen)
     tokens = [seen.rows[p].token for p in seen.here]
     before = scheduler.stable - 1
     counts = [seen.best_before(p, before) == [seen.rows[p].token] * before for p in seen.here]
-    margins = [margin if counted else -math.inf for margin, counted in zip(seen.margins, counts, strict=True)]
+    faded = dict(zip(seen.here, fading(seen.margins, scheduler.fade), strict=True))
+    margins = [faded[p] if counted else -math.inf for p, counted in zip(seen.here, counts, strict=True)]
     length, _ = oracle.select(margins, tokens, scheduler.rule, seen.delimiters, seen.stops)
     taken = set(seen.here[:length])
-    if scheduler.islands is not None:
-        sure = {p for p, margin in zip(seen.here, margins, strict=True) if margin >= np.float32(scheduler.islands)}
-        if margins[0] < np.float32(scheduler.rule.floor):
-            if sure:
-                taken = sure
-            elif scheduler.stuck == "best":
-                taken = {max(seen.here, key=lambda p: (seen.rows[p].margin, -p))}
-        taken |= {p for p in sure if seen.rows[p].token in seen.stops}
-    return taken
+    level = None if scheduler.islands is None else np.float32(scheduler.islands)
+    sure = {p for p, margin in zip(seen.here, margins, strict=True) if level is not None and margin >= level}
+    if scheduler.rule.floor is not None and margins[0] < np.float32(scheduler.rule.floor):
+        if sure:
+            taken = sure
+        elif scheduler.stuck == "best":
+            taken = {max(seen.here, key=lambda p: (faded[p], -p))}
+    return taken | {p for p in sure if seen.rows[p].token in seen.stops}
+
+
+def fading(margins: Sequence[float], fade: float) -> list[float]:
+    """Each margin less `fade` for every mask before it, down to 0, in float32."""
+    step = np.float32(fade)
+    return [float(max(np.float32(0), np.float32(m) - step * np.float32(i))) for i, m in enumerate(margins)]
 
 
 def scattered_margin(scheduler: schedulers.ScatteredMargin, seen: Seen) -> set[int]:

@@ -54,7 +54,7 @@ def test_help_names_every_command_and_every_option_is_explained(run: Callable[..
 
 def test_info_names_backends_the_model_and_what_can_be_set(run: Callable[..., Ran]) -> None:
     out = run("info").out
-    for words in ("commit_prefix", "2.08 M parameters", "threshold", "p=0.9", "islands=4.0, stuck=first"):
+    for words in ("commit_prefix", "2.08 M parameters", "threshold", "p=0.9", "islands=5.0, stuck=best"):
         assert words in out
     assert "unavailable" not in out
 
@@ -237,7 +237,7 @@ def test_options_reach_the_loop(run: Callable[..., Ran]) -> None:
         ("lsp", [], lsp.LongestStablePrefix()),
         ("paper", ["alpha=0.1"], lsp.LongestStablePrefix(PrefixRule(alpha=0.1))),
         (None, ["floor=3", "islands=5", "stuck=best"], lsp.LongestStablePrefix(FLOOR_3, 5.0, "best")),
-        (None, ["islands=none"], lsp.LongestStablePrefix(islands=None)),
+        (None, ["islands=none"], lsp.LongestStablePrefix(islands=None, stuck="best")),
         ("scattered", ["window=4", "snap=false"], lsp.ScatteredMargin(PrefixRule(window=4, snap=False))),
         ("prophet", ["thresholds=3,2,1", "region=8"], lsp.Prophet((3.0, 2.0, 1.0), 8)),
         ("prophet", ["region=none"], lsp.Prophet()),
@@ -268,7 +268,7 @@ def test_settings_fill_the_scheduler_and_its_rule(name: str | None, given: list[
             "Invalid setting 'q=1' of threshold: expected name=value with p=0.9",
             ["generate", "x", "--scheduler", "threshold", "--set", "q=1"],
         ),
-        ("Invalid setting 'floor' of lsp: expected name=value with islands=4.0", ["generate", "x", "--set", "floor"]),
+        ("Invalid setting 'floor' of lsp: expected name=value with islands=5.0", ["generate", "x", "--set", "floor"]),
         ("Invalid floor: expected a number or none, got 'x'", ["generate", "x", "--set", "floor=x"]),
         ("Invalid window: expected an integer, got '1.5'", ["generate", "x", "--set", "window=1.5"]),
         ("Invalid snap: expected true or false, got '2'", ["generate", "x", "--set", "snap=2"]),

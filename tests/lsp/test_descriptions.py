@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -63,11 +64,11 @@ def test_generate_trace_and_compare_read_the_options_of_a_scheduler(model: Trans
 
 def test_what_the_caller_gives_replaces_the_options_one_by_one(model: Transformer) -> None:
     preset = lsp.LongestStablePrefix().options
-    assert preset == lsp.Options(lookahead=64, refresh_scattered=True)
+    assert preset == lsp.Options(lookahead=24, refresh_scattered=True)
     (answer,) = lsp.generate(model, PROMPTS[0], max_new_tokens=8, lookahead=None)
     assert answer.options == lsp.Options(refresh_scattered=True)
     (answer,) = lsp.generate(model, PROMPTS[0], max_new_tokens=8, cache="block", block_length=8)
-    assert answer.options == lsp.Options(lookahead=64, cache="block", block_length=8)
+    assert answer.options == lsp.Options(lookahead=24, cache="block", block_length=8)
 
 
 def test_a_plain_function_has_a_name_and_options_and_can_be_given_others(model: Transformer) -> None:
@@ -107,10 +108,12 @@ def test_a_class_with_a_key_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch
 def test_the_defaults_are_one_set() -> None:
     default = lsp.LongestStablePrefix()
     assert scheduler_of(None) == scheduler_of("lsp") == default
-    assert (default.rule, default.islands) == (PrefixRule.guarded(), 4.0)
+    assert (default.rule, default.islands) == (replace(PrefixRule.guarded(), floor=3.0), 5.0)
     assert lsp.LongestStablePrefix(PrefixRule()) == scheduler_of("paper") == lsp.LongestStablePrefix.paper()
     assert lsp.LongestStablePrefix.paper().options == lsp.Options()
-    assert lsp.LongestStablePrefix(PrefixRule(floor=3.0, beta=1.0)).islands == 3.0
+    assert lsp.LongestStablePrefix(PrefixRule(floor=3.0, beta=1.0)) == lsp.LongestStablePrefix(
+        PrefixRule(floor=3.0, beta=1.0), 5.0, "best", fade=0.1
+    )
     assert lsp.LongestStablePrefix(PrefixRule(floor=3.0, beta=0.5)).islands is None
 
 
@@ -128,7 +131,7 @@ FLOOR = PrefixRule(floor=2.0, beta=1.0, snap=False)
     ("scheduler", "reasons"),
     [
         (
-            lsp.LongestStablePrefix(FLOOR, islands=5.0),
+            lsp.LongestStablePrefix(FLOOR, 5.0, "first", fade=0),
             [
                 "The run of margins at or above the floor 2 has length 1 (L′).",
                 "The first margin 1 is under the floor 2: 1 stable island with margins of at least 5 instead.",
@@ -136,7 +139,7 @@ FLOOR = PrefixRule(floor=2.0, beta=1.0, snap=False)
             ],
         ),
         (
-            lsp.LongestStablePrefix(PrefixRule(floor=4.0, beta=1.0, snap=False), islands=9.5, stuck="best"),
+            lsp.LongestStablePrefix(PrefixRule(floor=4.0, beta=1.0, snap=False), islands=9.5, fade=0),
             ["The first margin 3 is under the floor 4: the largest margin instead, as there is no island."],
         ),
         (
@@ -188,14 +191,14 @@ FLOOR = PrefixRule(floor=2.0, beta=1.0, snap=False)
             ],
         ),
         (
-            lsp.LongestStablePrefix(FLOOR, islands=5.0, stable=2),
+            lsp.LongestStablePrefix(FLOOR, 5.0, "first", stable=2, fade=0),
             [
                 "The first mask is taken: no prefix of tokens that were the best ones in 2 passes is longer.",
                 "1 stable island of tokens that were the best ones in 2 passes, or a sure stop.",
             ],
         ),
         (
-            lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=1.0, snap=False), stable=2),
+            lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=1.0, snap=False), None, stable=2, fade=0),
             ["The first mask is taken", "A prefix of 4 tokens that were the best ones in 2 passes."],
         ),
         (lsp.Prophet((9.0, 9, 9)), ["The mean margin is under the threshold, so the mask with the highest"]),

@@ -99,7 +99,7 @@ def test_no_traces_are_refused() -> None:
     ("name", "heading", "notes"),
     [
         ("lsp", "Longest stable prefix", ["floor 2"]),
-        ("islands", "Longest stable prefix", ["floor 2", "islands 3", "lookahead 64", "refresh scattered"]),
+        ("islands", "Longest stable prefix", ["floor 2", "islands 3", "lookahead 24", "refresh scattered"]),
         ("paper", "Longest stable prefix", ["no floor, α = 0.25, β = 0.5"]),
         ("threshold", "Confidence threshold", ["p = 0.9"]),
         ("scattered", "Scattered by margin", []),

@@ -95,8 +95,8 @@ def test_islands_are_committed_instead_of_a_forced_first_token() -> None:
     rule = PrefixRule(floor=2.0, beta=1.0, snap=False)
     margins = {1: 1.0, 2: 4.0, 3: 1.5, 4: 6.0, 5: 1.75}
 
-    def chosen(islands: float | None, **given: object) -> list[list[int]]:
-        scheduler, known = lsp.LongestStablePrefix(rule, islands, **given), Vocabulary(SIZE)
+    def chosen(islands: float | None, stuck: str = "first") -> list[list[int]]:
+        scheduler, known = lsp.LongestStablePrefix(rule, islands, stuck, fade=0), Vocabulary(SIZE)
         loop = lsp.decode(typist({}, margins), [[15]], 5, scheduler, known, lsp.Options())
         masks = [set(np.flatnonzero(state.canvases[0].masked).tolist()) for state in loop]
         return [sorted(before - after) for before, after in pairwise(masks)]
@@ -112,7 +112,7 @@ def test_a_sure_stop_is_an_island_at_any_time_and_drops_the_tail() -> None:
     rule = PrefixRule(floor=2.0, beta=1.0, snap=False)
     margins = {1: 3.0, 2: 1.0, 3: 1.0, 4: 6.0, 5: 9.0}
     model = typist({1: 1, 4: 17}, margins)
-    state = decode(model, [[15]], 5, lsp.LongestStablePrefix(rule, islands=5.0), stops=[17])
+    state = decode(model, [[15]], 5, lsp.LongestStablePrefix(rule, islands=5.0, fade=0), stops=[17])
     assert commits(state.canvases[0])[0] == 2
     assert state.canvases[0].run.tolist() == [1, 0, 0, 17]
     assert len(model.passes[1][0].tokens) == 4  # what follows the stop is in no pass any more

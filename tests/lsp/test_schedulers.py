@@ -26,7 +26,10 @@ SCHEDULERS = {
     "default": lsp.LongestStablePrefix(),
     "guarded": lsp.LongestStablePrefix(islands=None),
     "guarded half": lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=0.5, min_length=2, no_delimiter="minimum")),
-    "islands": lsp.LongestStablePrefix(GUARDED, islands=3.0),
+    "fading": lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=0.8, window=3), fade=0.3),
+    "islands": lsp.LongestStablePrefix(GUARDED, 3.0, "first", fade=0.0),
+    "islands fading": lsp.LongestStablePrefix(PrefixRule(floor=1.0, beta=1, snap=False), 2.0, fade=0.25),
+    "best": lsp.LongestStablePrefix(PrefixRule(floor=2.0, beta=1, window=4), None, "best"),
     "islands best": lsp.LongestStablePrefix(PrefixRule(floor=5.0, beta=1, snap=False), islands=8.0, stuck="best"),
     "islands all": lsp.LongestStablePrefix(PrefixRule(floor=math.inf, beta=1, snap=False), islands=0.0),
     "stable": lsp.LongestStablePrefix(PrefixRule(floor=1.0, beta=1, snap=False), stable=2),
@@ -93,11 +96,20 @@ def test_a_scattered_margin_takes_as_many_as_the_candidate_prefix_is_long() -> N
 
 def test_a_prefix_takes_what_the_rule_says() -> None:
     floor = PrefixRule(floor=2.0, beta=1.0, snap=False)
-    assert first_commit(lsp.LongestStablePrefix(floor), coin(3, 2, 1, 9)) == [0, 1]
+    assert first_commit(lsp.LongestStablePrefix(floor, fade=0), coin(3, 2, 1, 9)) == [0, 1]
     assert first_commit(lsp.LongestStablePrefix(floor), coin(1, 9, 9)) == [1, 2]
     assert first_commit(lsp.LongestStablePrefix(floor, islands=None), coin(1, 9, 9)) == [0]
     assert first_commit(lsp.LongestStablePrefix(PrefixRule(0.25, 0.75, snap=False)), coin(5, 4, 1, 9)) == [0, 1]
     assert first_commit(lsp.FixedPrefix(2), coin(0, 0, 9)) == [0, 1]
+
+
+def test_a_margin_counts_less_for_every_mask_before_it() -> None:
+    floor = PrefixRule(floor=2.0, beta=1.0, snap=False)
+    prefix, islands = lsp.LongestStablePrefix(floor, None, fade=0.5), lsp.LongestStablePrefix(floor, 4.0, fade=0.5)
+    assert first_commit(prefix, coin(2, 2.5, 3, 3.25, 9)) == [0, 1, 2]
+    assert first_commit(islands, coin(1, 4.25, 5, 5.25, 9)) == [2, 4]
+    assert first_commit(islands, coin(1, 1.25, 1.75, 2.75)) == [3]  # 1, 0.75, 0.75 and 1.25 count
+    assert first_commit(islands, coin(1, 1.5, 2, 2.5)) == [0]  # all count as much
 
 
 @pytest.mark.abuse("schedulers")
@@ -118,7 +130,10 @@ def test_a_prefix_takes_what_the_rule_says() -> None:
             "Invalid islands: expected a rule with a floor and beta = 1",
         ),
         (lambda: lsp.LongestStablePrefix(stuck="last"), "Invalid stuck: expected 'first' or 'best', got 'last'"),
-        (lambda: lsp.LongestStablePrefix(islands=None, stuck="best"), "Invalid stuck: 'best' expects islands"),
+        (lambda: lsp.LongestStablePrefix(PrefixRule(), stuck="best"), "Invalid stuck: expected a rule with a floor"),
+        (lambda: lsp.LongestStablePrefix(fade=-0.1), "Invalid fade: expected a finite number from 0, got -0.1"),
+        (lambda: lsp.LongestStablePrefix(fade=math.nan), "Invalid fade: expected a finite number from 0, got nan"),
+        (lambda: lsp.LongestStablePrefix(PrefixRule(), fade=0.1), "Invalid fade: expected 0 or a rule with a floor"),
         (lambda: lsp.LongestStablePrefix(stable=0), "Invalid stable: expected an integer from 1"),
         (lambda: lsp.LongestStablePrefix(PrefixRule(), stable=2), "Invalid stable: expected 1 or a rule with a floor"),
     ],

@@ -99,9 +99,9 @@ def _choose(
     """The positions to commit, bool [B, L], as `lsp.LongestStablePrefix` chooses them."""
     at_least_one = found.lengths.clamp(min=1)  # 0 where there is NaN, or no mask
     chosen = masked & (masked.cumsum(1) <= at_least_one[:, None])
-    if settings.islands is None:
+    if settings.islands is None and settings.stuck == "first":
         return chosen
-    sure = masked & (found.margins >= settings.islands)
+    sure = masked & (found.margins >= (torch.inf if settings.islands is None else settings.islands))
     stuck = (found.margins.gather(1, first[:, None]) < settings.rule.floor) & (counts > 0)[:, None]
     otherwise = chosen
     if settings.stuck == "best":

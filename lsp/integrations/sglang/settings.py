@@ -67,7 +67,8 @@ class Settings:
         if not isinstance(self.stream, bool):
             raise TypeError(f"Invalid stream: expected true or false, got {self.stream!r}")
         rule = rule_of(self.rule)
-        checked = LongestStablePrefix(rule, self.islands, self.stuck)  # refuses what does not go together
+        islands = rule.floor if self.islands is AUTO and rule.beta == 1 else self.islands
+        checked = LongestStablePrefix(rule, islands, self.stuck, fade=0.0)  # refuses what does not go together
         ids = {name: _ids(name, getattr(self, name)) for name in ("delimiters", "stops")}
         for name, value in {"rule": rule, "islands": checked.islands, **ids}.items():
             object.__setattr__(self, name, value)
