@@ -113,7 +113,7 @@ def prompt_of(ask: Fields) -> str:
 
 
 def check_room(ask: Completion, ids: list[int], context: int | None) -> None:
-    """Refuses what is longer than the context by the name that the client knows: the masks it asked for, or its prompt."""
+    """Refuses what is longer than the context, by a name that the client knows: that of its masks, or its prompt."""
     new = ask.arguments["max_new_tokens"] or 0
     if context is None or len(ids) + new <= context:
         return

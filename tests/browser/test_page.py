@@ -192,6 +192,20 @@ def test_a_page_says_whether_the_answers_are_right(browser: chromium.Chromium, t
     assert problems(browser) == []
 
 
+def test_of_more_than_two_traces_the_headline_has_every_one(browser: chromium.Chromium, tmp_path: Path) -> None:
+    judged = {"full": "right", "threshold": "wrong", "lsp": "right", "fixed": None}
+    shown = [replace(traces.of(name), verdict=verdict) for name, verdict in judged.items()]
+    show(browser, tmp_path, *shown)
+    assert browser.run("document.querySelector('#headline p').textContent") == headline(shown)
+    lines = browser.run("document.querySelector('#headline p:last-child').innerText").split("\n")
+    wanted = [
+        f"{one.name}: {one.passes} passes and {one.positions:,} positions{f', {one.verdict}' if one.verdict else ''}"
+        for one in sorted(shown, key=lambda one: one.positions)
+    ]
+    assert lines == wanted
+    assert problems(browser) == []
+
+
 def test_a_run_that_was_stopped_has_masks_left(browser: chromium.Chromium, tmp_path: Path) -> None:
     stopped, whole = traces.stopped(traces.of("scattered"), 3), traces.of("full")
     show(browser, tmp_path, stopped, whole)
