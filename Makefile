@@ -129,5 +129,6 @@ $(VENV)/.sglang-tools: .ci/requirements-sglang.txt .ci/requirements-sglang-cpu.t
 	touch $@
 
 $(READY): $(VENV)/.packages $(SOURCES)
+	@echo "Compiling the C++ kernels: a few minutes, once for every change of their source"
 	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
 	touch $@

@@ -16,8 +16,9 @@ from lsp.generation import Generation, Run
 from lsp.play.errors import NoSuchModel, note, problem_of, status_of
 from lsp.play.line import Place, Ticket
 from lsp.play.playground import Playground
-from lsp.play.questions import Completion, completion
+from lsp.play.questions import Completion, check_room, completion
 from lsp.play.streams import Events, asked, watched
+from lsp.prompts import encode
 from lsp.tracing.html import as_json
 
 
@@ -134,9 +135,12 @@ class Answer(NamedTuple):
 
 def generate(playground: Playground, ask: Completion) -> Generator[Any, None, None]:
     """Pieces of text as soon as they are final, the first one empty, and in the end the `Answer`."""
-    run = Run(playground.model, [ask.prompt], **playground.given, **ask.arguments)
+    config = playground.model.config
+    ids = encode(ask.prompt, playground.tokenizer, config.mask_id)
+    check_room(ask, ids, config.max_length)
+    run = Run(playground.model, [ids], **playground.given, **ask.arguments)
     yield ""
     for _ in run:
         yield run.writers[0].piece()
-    given = [token for token in run.prompts[0] if token != run.model.config.mask_id]
+    given = [token for token in ids if token != config.mask_id]
     yield Answer(run.generations()[0], len(given), run.max_new_tokens)

@@ -49,6 +49,7 @@ class Completion:
     arguments: dict[str, Any]
     stream: bool
     with_usage: bool
+    length_field: str | None  # the name by which the client said how many masks follow
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -84,7 +85,7 @@ def completion(given: Any, playground: Playground, is_chat: bool) -> Completion:
         raise NoSuchModel(f"Invalid model: expected {playground.name!r}, got {model[:60]!r}")
     prompt: Any = conversation(ask, playground) if is_chat else prompt_of(ask)
     holes = 0 if is_chat else masks(prompt, playground)
-    length = length_of(ask, is_chat)
+    length_field, length = length_of(ask, is_chat)
     if length is None and not holes:
         length = playground.length()
     check_masks(holes + (length or 0))
@@ -100,7 +101,7 @@ def completion(given: Any, playground: Playground, is_chat: bool) -> Completion:
     streaming.close()
     as_usual(ask)
     ask.close()
-    return Completion(is_chat, model, prompt, arguments, bool(stream), bool(with_usage))
+    return Completion(is_chat, model, prompt, arguments, bool(stream), bool(with_usage), length_field)
 
 
 def prompt_of(ask: Fields) -> str:
@@ -111,22 +112,36 @@ def prompt_of(ask: Fields) -> str:
     return ask.text("prompt", LONGEST_PROMPT)
 
 
-def length_of(ask: Fields, is_chat: bool) -> int | None:
-    """How many masks follow. A chat has two names for it."""
+def check_room(ask: Completion, ids: list[int], context: int | None) -> None:
+    """Refuses what is longer than the context, by a name that the client knows: that of its masks, or its prompt."""
+    new = ask.arguments["max_new_tokens"] or 0
+    if context is None or len(ids) + new <= context:
+        return
+    if ask.length_field is not None and len(ids) < context:
+        expected = f"at most {context - len(ids)} (the prompt has {len(ids)} tokens, the context {context})"
+        raise ValueError(f"Invalid {ask.length_field}: expected {expected}, got {new}")
+    most = context - (new if ask.length_field is None else 1)
+    expected = f"at most {most} tokens (the context has {context}, and {context - most} are for masks after it)"
+    raise ValueError(f"Invalid {'messages' if ask.is_chat else 'prompt'}: expected {expected}, got {len(ids)}")
+
+
+def length_of(ask: Fields, is_chat: bool) -> tuple[str | None, int | None]:
+    """How many masks follow, and the name by which that was said. A chat has two names for it."""
     names = ["max_tokens", *(["max_completion_tokens"] if is_chat else [])]
-    found = [number for name in names if (number := ask.number(name, 1, LONGEST_ANSWER)) is not None]
-    if len(set(found)) > 1:
-        raise ValueError(f"Invalid max_tokens: expected {found[1]} as max_completion_tokens, got {found[0]}")
-    return found[0] if found else None
+    given = {name: ask.number(name, 1, LONGEST_ANSWER) for name in names}
+    found = {name: number for name, number in given.items() if number is not None}
+    if len(set(found.values())) > 1:
+        first, second = found.values()
+        raise ValueError(f"Invalid max_tokens: expected {second} as max_completion_tokens, got {first}")
+    return next(iter(found.items()), (None, None))
 
 
 def conversation(ask: Fields, playground: Playground) -> list[dict[str, str]]:
-    """The messages of a chat. Content may be a text or a list of parts that are texts."""
+    """The messages of a chat: role and content alone. Content may be a text or a list of parts that are texts."""
     found = []
     for message in ask.take("messages", list, []) or []:
         each = Fields(message, "message")
         role, content = each.text("role", 40), each.left.pop("content", None)
-        each.take("name", str)
         each.close()
         if isinstance(content, list):
             content = "".join(map(part_of, content))

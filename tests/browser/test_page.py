@@ -192,6 +192,35 @@ def test_a_page_says_whether_the_answers_are_right(browser: chromium.Chromium, t
     assert problems(browser) == []
 
 
+def test_a_column_that_is_pointed_at_says_what_it_is(page: chromium.Chromium) -> None:
+    titles = "[...document.querySelectorAll('svg title')].map((node) => node.textContent)"
+    assert page.run(titles) == []
+    page.run("document.querySelector('svg [data-at=\"3\"] .column').scrollIntoView({ block: 'center' })")
+    at = page.run(
+        "(({ x, y }) => [x + 2, y + 60])(document.querySelector('svg [data-at=\"3\"]').getBoundingClientRect())"
+    )
+    page("Input.dispatchMouseEvent", type="mouseMoved", x=at[0], y=at[1])
+    (title,) = page.run(titles)
+    assert title.startswith("position 4: ")
+    assert page.run("document.querySelector('.readout').textContent") == title
+    page.press("ArrowRight")
+    assert page.run(titles) == []
+
+
+def test_of_more_than_two_traces_the_headline_has_every_one(browser: chromium.Chromium, tmp_path: Path) -> None:
+    judged = {"full": "right", "threshold": "wrong", "lsp": "right", "fixed": None}
+    shown = [replace(traces.of(name), verdict=verdict) for name, verdict in judged.items()]
+    show(browser, tmp_path, *shown)
+    assert browser.run("document.querySelector('#headline p').textContent") == headline(shown)
+    lines = browser.run("document.querySelector('#headline p:last-child').innerText").split("\n")
+    wanted = [
+        f"{one.name}: {one.passes} passes and {one.positions:,} positions{f', {one.verdict}' if one.verdict else ''}"
+        for one in sorted(shown, key=lambda one: one.positions)
+    ]
+    assert lines == wanted
+    assert problems(browser) == []
+
+
 def test_a_run_that_was_stopped_has_masks_left(browser: chromium.Chromium, tmp_path: Path) -> None:
     stopped, whole = traces.stopped(traces.of("scattered"), 3), traces.of("full")
     show(browser, tmp_path, stopped, whole)

@@ -160,10 +160,14 @@ def check_speed(browser: chromium.Chromium) -> None:
     rounds = []
     for _ in range(3):
         idle = middle([frame for _, frame in browser.run(f"{STEPS}(false)")])
-        before = busy(browser)
+        before = measured(browser)
         found = browser.run(f"{STEPS}(true)")
+        after = measured(browser)
         frames = middle([frame for _, frame in found])
-        rounds.append((1000 * (busy(browser) - before) / len(found), middle([work for work, _ in found]), idle, frames))
+        whole = 1000 * (after["TaskDuration"] - before["TaskDuration"]) / len(found)
+        rounds.append((whole, middle([work for work, _ in found]), idle, frames))
+        layouts = (after["LayoutCount"] - before["LayoutCount"]) / len(found)
+        assert layouts < 1.5  # one for all that a step has changed, however many traces there are
     browser("Accessibility.enable")
     for whole, work, idle, frames in rounds:
         print(f"\na step: script, style and layout {work:.1f} ms (median), all with paint {whole:.1f} ms (mean)")
@@ -175,10 +179,9 @@ def check_speed(browser: chromium.Chromium) -> None:
     assert all(frames < 1.1 * FRAME for _, _, idle, frames in rounds if idle < 1.02 * FRAME)
 
 
-def busy(browser: chromium.Chromium) -> float:
-    """For how many seconds the thread of the page has worked so far: script, style, layout and paint."""
-    metrics = {one["name"]: one["value"] for one in browser("Performance.getMetrics")["metrics"]}
-    return float(metrics["TaskDuration"])
+def measured(browser: chromium.Chromium) -> dict[str, float]:
+    """Among others, for how many seconds the thread of the page has worked so far: script, style, layout and paint."""
+    return {one["name"]: float(one["value"]) for one in browser("Performance.getMetrics")["metrics"]}
 
 
 def middle(values: list[float]) -> float:

@@ -43,7 +43,7 @@ function levels(trace, step) {
   return out.filter(({ value }) => value < 1e300);
 }
 
-/** Draws into a box that scrolls, with an axis beside it, whatever pass it is told. */
+/** Draws into a box that scrolls, with an axis beside it, whatever pass it is told. `scroll` has to follow. */
 function chart(box, axis) {
   const plot = box.parentElement;
   const out = svg("svg", { role: "img" });
@@ -51,8 +51,10 @@ function chart(box, axis) {
   let frame = null;
   let columns = []; // by offset
   let labels = []; // of the lines
+  let named = ""; // what the labels say, and where
   let shown = []; // what the columns are drawn of
   let open = -1; // the first open mask
+  let wanted = null; // where the box has to be scrolled to
 
   /** A new frame if the room or the axis is another one: then everything is drawn anew. */
   function fit(trace, length, anew) {
@@ -87,28 +89,43 @@ function chart(box, axis) {
     }
   }
 
+  function drawLabels(lines) {
+    const now = JSON.stringify([lines, frame.top]);
+    if (now === named) return;
+    named = now;
+    for (const label of labels) label.remove();
+    labels = lines.map(({ kind, label, value, under }) =>
+      place(make("span", `label ${kind}${under ? " under" : ""}`, label), frame.y(value)));
+    plot.append(...labels);
+  }
+
   let last = null;
   box.addEventListener("scroll", () => {
     if (frame && last) drawColumns(last, (frame.left = box.scrollLeft));
   });
 
-  return (trace, k, all, anew = false) => {
+  function draw(trace, k, all, anew = false) {
     const step = trace.steps[k];
     fit(trace, all.length, anew);
     out.setAttribute("aria-label", summary(trace, step));
     [shown, last] = [all, trace];
     const first = all.findIndex((cell) => cell.rank !== undefined);
     if (frame.column * frame.length > frame.width + 1 && first !== open) {
-      box.scrollLeft = Math.max(0, ((open = first) - 2) * frame.column);
-      frame.left = box.scrollLeft;
+      const most = Math.round(frame.column * frame.length) - frame.width;
+      wanted = frame.left = Math.min(most, Math.max(0, Math.round(((open = first) - 2) * frame.column)));
     }
     drawColumns(trace, frame.left);
     above.replaceChildren(...overlay(trace, step, frame));
-    for (const label of labels) label.remove();
-    labels = levels(trace, step).map(({ kind, label, value, under }) =>
-      place(make("span", `label ${kind}${under ? " under" : ""}`, label), frame.y(value)));
-    plot.append(...labels);
-  };
+    drawLabels(levels(trace, step));
+  }
+
+  /** Shows the first open mask. It makes the browser lay out the page, so it waits until all of the page is written. */
+  function scroll() {
+    if (wanted !== null) box.scrollLeft = wanted;
+    wanted = null;
+  }
+
+  return { draw, scroll };
 }
 
 function place(node, y) {
@@ -120,9 +137,8 @@ function newColumn(trace, cell, frame) {
   const x = cell.at * frame.column;
   const group = svg("g", { "data-at": cell.at });
   const strip = svg("rect", { x, y: frame.base + 3, width: frame.column - frame.gap, height: STRIP - 2 });
-  const title = svg("title", {});
-  group.append(strip, title);
-  const column = { group, strip, title, x, bars: [] };
+  group.append(strip);
+  const column = { group, strip, x, bars: [] };
   update(column, trace, cell, frame);
   return column;
 }
@@ -131,27 +147,50 @@ function newColumn(trace, cell, frame) {
 function update(column, trace, cell, frame) {
   if (column.cell && alike(column.cell, cell)) return;
   column.cell = cell;
-  column.title.textContent = describe(trace, cell);
   if (column.state !== cell.state) column.strip.setAttribute("class", `strip ${(column.state = cell.state)}`);
   const value = cell.rank === undefined ? null : valueOf(trace, cell);
   const kind = `bar ${cell.state}${cell.allowed ? "" : " later"}`;
-  if (column.value === value && column.kind === kind) return;
-  Object.assign(column, { value, kind });
-  for (const part of column.bars) part.remove();
-  column.bars = value === null ? [] : bar(frame, column.x, value, kind);
-  column.group.prepend(...column.bars);
+  const drawn = column.bars.length > 0 && value !== null;
+  if (column.value !== value) {
+    column.value = value;
+    if (drawn) stretch(column.bars[1], frame, value);
+    else replaceBars(column, value === null ? [] : bar(frame, column.x, value, kind));
+    point(column, frame, value, kind);
+  }
+  if (column.kind === kind) return;
+  column.kind = kind;
+  for (const part of column.bars.slice(1)) part.setAttribute("class", kind);
 }
 
-/** What can be pointed at, the bar, and a point where the axis cuts it off. */
+function replaceBars(column, bars) {
+  for (const part of column.bars) part.remove();
+  column.bars = bars;
+  column.group.prepend(...bars);
+}
+
+/** What can be pointed at, and the bar. */
 function bar(frame, x, value, kind) {
-  const top = frame.y(value);
   const width = frame.column - frame.gap;
-  const parts = [
-    svg("rect", { class: "column", x, y: 0, width: frame.column, height: HEIGHT }),
-    svg("rect", { class: kind, x, y: top, width, height: Math.max(1, frame.base - top) }),
-  ];
-  if (value > frame.top) parts.push(svg("path", { class: kind, d: `M${x} ${top}l${width / 2} -5l${width / 2} 5z` }));
-  return parts;
+  const whole = svg("rect", { class: "column", x, y: 0, width: frame.column, height: HEIGHT });
+  return [whole, stretch(svg("rect", { class: kind, x, width }), frame, value)];
+}
+
+function stretch(rect, frame, value) {
+  const top = frame.y(value);
+  rect.setAttribute("y", top);
+  rect.setAttribute("height", Math.max(1, frame.base - top));
+  return rect;
+}
+
+/** A point on the bar where the axis cuts it off. */
+function point(column, frame, value, kind) {
+  const [, drawn, peak] = column.bars;
+  const cut = value !== null && value > frame.top;
+  if (cut === Boolean(peak)) return;
+  if (!cut) return column.bars.pop().remove();
+  const half = (frame.column - frame.gap) / 2;
+  column.bars.push(svg("path", { class: kind, d: `M${column.x} ${frame.y(value)}l${half} -5l${half} 5z` }));
+  drawn.after(column.bars[2]);
 }
 
 /** What is drawn over the bars: the lines of the pass and the marks of the rule. */
@@ -165,12 +204,14 @@ function overlay(trace, step, { y, column, base, length }) {
 }
 
 function minimum(trace, step, y, column) {
-  const path = step.rule.prefix_min.map((value, j) => {
+  let [path, last, end] = ["", null, 0];
+  step.rule.prefix_min.forEach((value, j) => {
     const begin = (step.masks[j] - trace.prompt.length) * column;
     const level = y(value === null ? Infinity : value);
-    return `${j ? "L" : "M"}${begin} ${level}H${begin + column}`;
+    if (level !== last) path += `${j ? `H${end}L` : "M"}${begin} ${level}`;
+    [last, end] = [level, begin + column];
   });
-  return svg("path", { class: "minimum", d: path.join("") });
+  return svg("path", { class: "minimum", d: path && `${path}H${end}` });
 }
 
 /** Vertical marks; a label that would run into the one before it goes a row further down. */

@@ -13,8 +13,8 @@ document.addEventListener("click", (event) => {
 
 /** `running` says whether more passes may come. Then playing waits for them at the end. */
 function control(views, running = () => false) {
-  const ids = ["pass", "count", "headline", "previous", "next", "play", "pace"];
-  const [slider, output, difference, previous, next, play, pace] = ids.map((id) => document.getElementById(id));
+  const ids = ["pass", "count", "headline", "previous", "next", "play", "pace", "traces"];
+  const [slider, output, difference, previous, next, play, pace, traces] = ids.map((id) => document.getElementById(id));
   let at = 1;
   let on = false;
   let last = 0; // when playing moved on
@@ -34,7 +34,11 @@ function control(views, running = () => false) {
     allow(previous, at > 1);
     allow(next, at < all);
     allow(play, all > 1 || running());
+    // Classes, as :has() would look through the whole page in every pass.
+    traces.classList.toggle("four", views.length === 4);
     for (const each of views) each.show(at - 1);
+    traces.parentElement.classList.toggle("gives", views.some(({ gives }) => gives));
+    for (const each of views) each.settle();
   }
 
   /** What changes with every pass is not spoken while it plays or runs. */

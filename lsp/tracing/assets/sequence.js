@@ -43,7 +43,7 @@ function sequence(node) {
   return (trace, k, all) => {
     const flags = marks(trace, trace.steps[k]);
     const found = new Map();
-    let [before, part] = [null, null];
+    let [before, part, moved] = [null, null, false];
     for (let i = 0; i < all.length; i += 1) {
       const { at } = all[i];
       const end = sameFrom(trace, all, i, flags);
@@ -52,10 +52,11 @@ function sequence(node) {
       if (part !== (part = partOf(trace, at))) before = null;
       const one = chipOf(trace, all[i], many, flags.get(last), shown.get(at));
       shown.delete(at);
-      if (one.nodes[0].previousSibling !== before || one.nodes[0].parentNode !== part) {
-        if (before) before.after(...one.nodes);
-        else part.prepend(...one.nodes);
-      }
+      const stays = !moved && one.before === before && one.part === part; // else the page is asked, which takes longer
+      moved = !stays && (one.nodes[0].previousSibling !== before || one.nodes[0].parentNode !== part);
+      if (moved && before) before.after(...one.nodes);
+      else if (moved) part.prepend(...one.nodes);
+      Object.assign(one, { before, part });
       before = one.nodes[one.nodes.length - 1];
       found.set(at, one);
       i = last;
@@ -109,7 +110,12 @@ function answer(node) {
   const partOf = parts(node);
   let shown = [];
   let marked = [];
-  return (trace, k) => {
+  let drawn = "";
+
+  function drawChips(trace) {
+    const now = `${trace.steps.length} ${trace.done} ${trace.stopped}`;
+    if (now === drawn) return;
+    drawn = now;
     const known = trace.done && !trace.stopped ? trace.tokens.length : lastCommitted(trace) + 1;
     const passes = Math.max(1, trace.steps.length - 1);
     for (let at = 0; at < known; at += 1) {
@@ -120,6 +126,10 @@ function answer(node) {
       if (!shown[at].nodes[0].parentNode) partOf(trace, at).append(...shown[at].nodes);
     }
     for (const { nodes } of shown.splice(known)) for (const each of nodes) each.remove();
+  }
+
+  return (trace, k) => {
+    drawChips(trace);
     for (const chip of marked) chip.classList.remove("current");
     marked = (trace.steps[k]?.chosen || []).map((position) => shown[position - trace.prompt.length]?.nodes[2]);
     marked = marked.filter(Boolean);

@@ -5,7 +5,7 @@ function view(trace, together) {
   const part = Object.fromEntries([...root.querySelectorAll("[data-is]")].map((node) => [node.dataset.is, node]));
   const drawSequence = sequence(part.sequence);
   const drawAnswer = answer(part.answer);
-  const drawPlot = chart(part.scroll, part.axis);
+  const plot = chart(part.scroll, part.axis);
   let shown = -1;
   let state = "";
   let all = [];
@@ -27,10 +27,16 @@ function view(trace, together) {
   }
 
   function highlight(at) {
-    for (const node of pointed) node.classList.remove("pointed");
+    for (const node of pointed) {
+      node.classList.remove("pointed");
+      node.querySelector("title")?.remove();
+    }
     part.readout.textContent = at === null || !all[at] ? "" : describe(trace, all[at]);
     pointed = at === null ? [] : [...root.querySelectorAll(`[data-at="${at}"]`)];
-    for (const node of pointed) node.classList.add("pointed");
+    for (const node of pointed) {
+      node.classList.add("pointed");
+      if (node instanceof SVGElement) node.append(svg("title", {}, part.readout.textContent));
+    }
   }
 
   function drawTable() {
@@ -92,13 +98,22 @@ function view(trace, together) {
       all = cells(trace, k);
       part.sequence.setAttribute("aria-label", `The sequence after pass ${k + 1}`);
       drawSequence(trace, k, all);
-      drawPlot(trace, k, all);
+      plot.draw(trace, k, all);
       drawCaption();
       drawTable();
       highlight(null);
     },
+    /** After all views are shown: it measures the page. */
+    settle() {
+      plot.scroll();
+    },
+    /** Whether the pass has tokens that were given. */
+    get gives() {
+      return all.some(({ state }) => state === "given");
+    },
     resize() {
-      if (shown >= 0) drawPlot(trace, shown, all, true);
+      if (shown >= 0) plot.draw(trace, shown, all, true);
+      plot.scroll();
     },
   };
 }

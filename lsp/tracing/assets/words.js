@@ -37,7 +37,8 @@ function comparable(traces) {
   return new Set(traces.map(asked)).size === 1;
 }
 
-/** The difference between traces of one question, in one line, and below it what is compared. */
+/** The difference between traces of one question, in one line: the fewest positions and the most. Below it what is compared,
+ * of more than two every one, a line each. */
 function headline(traces) {
   if (traces.some(({ done, stopped }) => !done || stopped)) {
     const all = traces.every(({ done, stopped }) => !done && !stopped);
@@ -52,12 +53,17 @@ function headline(traces) {
   const big = same
     ? `${costs(few)}, all of them`
     : `${costs(few)} instead of ${thousands(many.passes)} and ${thousands(many.positions)}`;
+  if (ranked.length > 2) return [big, ranked.map((one) => costsOf(one, ranked, costs(one))).join("\n")];
   const judged = [few, many].map(({ verdict }) => verdict).filter(Boolean);
   const answers = judged.length < 2 ? "" : judged[0] === judged[1]
     ? ` Both answers are ${judged[0]}.`
     : ` The first answer is ${judged[0]}, the other one ${judged[1]}.`;
-  const [one, other] = [nameOf(few, many), nameOf(many, few)];
-  return [big, `${one} instead of ${other}.${answers}`];
+  const [one, other] = [nameOf(few, ranked), nameOf(many, ranked)];
+  return [big, `${one} ${same ? "and" : "instead of"} ${other}.${answers}`];
+}
+
+function costsOf(one, all, costs) {
+  return `${nameOf(one, all)}: ${costs}${one.verdict ? `, ${one.verdict}` : ""}`;
 }
 
 /** Texts as a list in a sentence. */
@@ -65,10 +71,10 @@ function listed(texts) {
   return texts.length < 2 ? texts.join("") : `${texts.slice(0, -1).join(", ")} and ${texts[texts.length - 1]}`;
 }
 
-/** The name of a trace; with what is set, if the other one has the same name or draws its tokens in another way. */
-function nameOf(trace, other) {
+/** The name of a trace; with what is set, if another one has the same name or draws its tokens in another way. */
+function nameOf(trace, all) {
   const drawn = ({ options, seed }) => String([options.temperature, options.top_p, options.top_k, options.temperature > 0 && seed]);
-  const alone = trace.name !== other.name && drawn(trace) === drawn(other);
+  const alone = all.every((other) => other === trace || (trace.name !== other.name && drawn(trace) === drawn(other)));
   return alone || !settingsOf(trace).length ? trace.name : `${trace.name} (${settingsOf(trace).join(", ")})`;
 }
 
