@@ -141,7 +141,7 @@ def bench_growth(benchmark, report: Report, of: str) -> None:
     for place, length in enumerate(lengths):
         found = {way: seconds[way][place] for way in WAYS}
         facts = {"of": of, "length": length, "flops": {way: flops[way][place] for way in WAYS}}
-        report.compare(title, f"{length} tokens", found, over=LLADA, ours=WAYS[2:], **facts)
+        report.compare(title, f"{length} tokens", found, over=LSP, ours=WAYS[2:], **facts)
     for what, costs in (("seconds", seconds), ("operations", flops)):
         report.add(title, f"exponent of {what}", {way: fitted(lengths, costs[way]) for way in WAYS})
     benchmark.pedantic(lambda: None, rounds=1)

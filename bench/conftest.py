@@ -47,16 +47,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def continued(path: Path | None) -> Run:
-    """The run of a file, if it was measured here."""
+    """The run of a file, if it was measured here, without the benchmarks whose own file is another one now."""
     if path is None:
         raise pytest.UsageError("Invalid --resume: expected --run FILE beside it, got no file to go on with")
     if not path.exists():
         raise pytest.UsageError(f"Invalid --resume: expected a run in {path}, got no such file")
-    run, this = Run.read(path), here()
-    if other := [*different(run.machine, this), *different(run.sources, sources())]:
+    run, this, now_here = Run.read(path), here(), sources()
+    changed = different(run.sources, now_here)
+    mended = [name for name in changed if name.endswith(".py") and name.startswith("bench/")]
+    if other := [*different(run.machine, this), *(name for name in changed if name not in mended)]:
         raise pytest.UsageError(
             f"Invalid --resume: expected a run of this machine and source, got another {', '.join(other)}"
         )
+    run.tests = {name: found for name, found in run.tests.items() if name.split("::")[0] not in mended}
+    run.sources = now_here
     if this["commit"] not in run.machine["commit"].split(" and "):
         run.machine["commit"] += f" and {this['commit']}"
     return run

@@ -113,13 +113,15 @@ def amount(value: float, unit: str = "s") -> str:
 
 
 def three(value: float) -> str:
-    """Three digits, but all digits before the point.
+    """Three digits, but all digits before the point, and two that count where a number is small.
 
     Examples
     --------
-    >>> three(1.1634), three(12.34), three(1580.2)
-    ('1.16', '12.3', '1580')
+    >>> three(1.1634), three(12.34), three(1580.2), three(0.00834), three(0.0)
+    ('1.16', '12.3', '1580', '0.0083', '0.00')
     """
+    if 0 < abs(value) < 0.0995:
+        return f"{value:.2g}"
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 

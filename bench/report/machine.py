@@ -13,9 +13,18 @@ from lsp_kernels.info import processor, versions
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ("setup.py", "csrc", "lsp", "lsp_kernels", "bench")
-UNMEASURED = ("lsp/tiny/checkpoint", "lsp/tiny/training", "bench/report", "bench/roofline")
-"""Folders that times depend on, and those in them that they do not depend on. New weights change answers, and the same
-ones for all who answer."""
+UNMEASURED = (
+    "lsp/tiny/checkpoint",
+    "lsp/tiny/training",
+    "bench/report",
+    "bench/roofline",
+    "bench/example.py",
+    "bench/llada_8b.py",
+)
+"""Folders that times depend on, and what in them they do not depend on. New weights change answers, and the same ones
+for all who answer."""
+OWN = "bench/bench_*.py"
+"""On each of these only its own benchmarks depend."""
 
 
 def machine() -> dict[str, str]:
@@ -53,19 +62,23 @@ def commit() -> str:
 
 
 def sources() -> dict[str, str]:
-    """A digest of every folder that is measured, with its uncommitted changes: other ones may give other times."""
-    others = [f":(exclude){folder}" for folder in UNMEASURED]
+    """A digest of all that is measured, with its uncommitted changes, by folder: other ones may give other times.
+
+    The files of the benchmarks have digests of their own, so that one that was mended makes no other one run again.
+    """
+    shared = [f":(exclude,glob){OWN}", *(f":(exclude){name}" for name in UNMEASURED)]
     try:
-        return {folder: digest(folder, others) for folder in MEASURED}
+        own = git("ls-files", "--", f":(glob){OWN}").splitlines()
+        return {folder: digest(folder, shared) for folder in MEASURED} | {file: digest(file, []) for file in own}
     except (OSError, subprocess.CalledProcessError):
         return {}
 
 
-def digest(folder: str, others: list[str]) -> str:
-    tree = git("ls-tree", "-r", "HEAD", "--", folder)
-    held = [line for line in tree.splitlines() if not line.split("\t")[1].startswith(UNMEASURED)]
-    changes = git("diff", "HEAD", "--no-ext-diff", "--binary", "--", folder, *others)
-    return hashlib.sha256("\n".join([*held, changes]).encode()).hexdigest()[:12]
+def digest(name: str, others: list[str]) -> str:
+    """Of a file or a folder without `others`."""
+    files = git("ls-files", "-s", "--", name, *others)
+    changes = git("diff", "HEAD", "--no-ext-diff", "--binary", "--", name, *others)
+    return hashlib.sha256(f"{files}\n{changes}".encode()).hexdigest()[:12]
 
 
 def git(*arguments: str) -> str:

@@ -29,9 +29,9 @@ python -m bench.llada_8b FOLDER  # LLaDA-8B's shape in bfloat16 and int8; writes
 EMPTY = """No run has been taken over yet, so there is no number on this page.
 """
 WORDS = """The first number of a line is a time (or a size); numbers without a unit are multiples of it.
-Contenders take turns in one process, and each number is a median; what takes longer than half a minute runs once. A
-*limit* is the time of reading the same bytes, or of as many operations at the rate of a 1024-cubed matrix product,
-measured beside the others. Of a result of ours that is wrong no time is shown.
+Contenders take turns in one process, and each number is a median; slow ones have fewer turns, and what takes longer
+than about half a minute runs once. A *limit* is the time of reading the same bytes, or of as many operations at the
+rate of a 1024-cubed matrix product, measured beside the others. Of a result of ours that is wrong no time is shown.
 """
 FAMILIES = {
     "commit": """## Commit

@@ -90,6 +90,7 @@ def by_rows(figure: Any, rows: Sequence[Row]) -> None:
     for name in dict.fromkeys(name for row in rows for name in row.values if name != LIMIT):
         points = [(row.facts["rows"], row.values[name] / row.values[LIMIT]) for row in rows if name in row.values]
         axis.plot(*zip(*points, strict=True), label=name, **style(name))
+    axis.axhline(1, label=LIMIT, linewidth=1.2, **dashes(LIMIT))
     logarithmic(axis)
     axis.set(xlabel="rows of 126464 float32 logits", ylabel="time over a read of the logits", title="commit_prefix")
     axis.set_xticks([row.facts["rows"] for row in rows])

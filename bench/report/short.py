@@ -43,6 +43,8 @@ operations at the rate of a large matrix product, whichever takes longer. """
 GAINS = """Time of an answer. *The loop gains* compares the same passes of the same scheduler, so only the code differs;
 then our cache takes the place of Fast-dLLM's, without blocks, and an answer ends at its stop; then our scheduler takes
 the place of the threshold. """
+GROWS = """How the time of an answer grows. An exponent is a slope on two logarithmic axes: with 1.00, twice the length
+takes twice the time."""
 
 
 def short(run: Run, plots: str) -> dict[str, str]:
@@ -87,15 +89,15 @@ def growth(run: Run, plots: str) -> str:
     if not lines:
         return ""
     heads = ["exponent of the time", *lines[0][1]]
-    words = f"![time of an answer over its length and the prompt's]({plots}/{PLOT})\n\n"
-    return words + table(heads, ([of, *cells.values()] for of, cells in lines))
+    plot = f"![time of an answer over its length and the prompt's]({plots}/{PLOT})"
+    return f"{GROWS}\n\n{plot}\n\n{table(heads, ([of, *cells.values()] for of, cells in lines))}"
 
 
 def exponents(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
     for title, rows in tables(run.rows("growth")).items():
         fitted = next((row for row in rows if row.case == "exponent of seconds"), None)
         if fitted is not None:
-            yield title.split(":")[0], fitted.cells
+            yield title.replace(": ", ", "), fitted.cells
 
 
 def source(run: Run) -> str:

@@ -103,7 +103,7 @@ def test_the_short_tables_divide_by_ours_and_separate_what_the_loop_gains() -> N
     found = short(made_up(), "plots")
     assert "| commit_prefix: 64 x 126464 float32 | 1.25 ms | 1.25 | 40.0x | - | Fast-dLLM 50.0x |" in found["ratios"]
     assert "| 2 M | 80.0 ms | 40.0 ms | 20.0 ms | 16.0 ms | 8.00 ms | 2.00x | 1.25x | 2.00x |" in found["loop"]
-    assert "| growth with the answer | 2.00 | 1.00 |" in found["growth"]
+    assert "| growth with the answer, a model | 2.00 | 1.00 |" in found["growth"]
     assert "](plots/growth.svg)" in found["growth"]
 
 
@@ -421,6 +421,25 @@ def test_a_run_goes_on_after_commits_that_change_nothing_that_is_measured(
     assert continued(file).sources == begun.sources
     commit("csrc/b.cpp", "a kernel")
     with pytest.raises(pytest.UsageError, match=r"got another csrc$"):
+        continued(file)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+def test_a_mended_benchmark_runs_again_and_the_others_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, file = repository(tmp_path / "source", monkeypatch), tmp_path / "run.json"
+    commit("bench/bench_head.py", "wrong")
+    commit("bench/bench_commit.py", "right")
+    begun, kept = Run(here(), sources()), "bench/bench_commit.py::bench_noise"
+    for name in ("bench/bench_head.py::bench_merge", kept):
+        begun.add(name, 1.0, Report())
+    begun.write(file)
+    commit("bench/bench_head.py", "mended")
+    run = continued(file)
+    assert list(run.tests) == [kept]
+    run.write(file)
+    assert list(continued(file).tests) == [kept]
+    commit("bench/a.py", "what all benchmarks share")
+    with pytest.raises(pytest.UsageError, match=r"got another bench$"):
         continued(file)
 
 
