@@ -17,8 +17,10 @@ NO_RIVALS = ("LSP", "Full")
 FAST_DLLM = re.compile(
     r"(Threshold|Factor) block_length=\d+ cache=(none|block|dual)( stop_early=False)?"
 )  # its p and f
+AS_PUBLISHED = re.compile(r"(Threshold|Factor) block_length=32 cache=(block|dual)( stop_early=False)?")
 CLOSE = 3.0  # points under the best Full, within which another one may be the best on fresh problems
-FAR = 10.0  # points under the preset, at which what costs no less will not reach it on fresh problems
+FAR = 8.0  # points under the preset, at which nothing will reach it on fresh problems
+DEAR = 1.25  # times the preset's passes and its positions, at which nothing will be cheaper on fresh problems
 
 
 def worth_another_look(
@@ -26,10 +28,10 @@ def worth_another_look(
 ) -> list[Candidate]:
     """The candidates that a verdict on a task needs, going by results: what is beaten there is not run again.
 
-    On the frontier of their family on this task in any cost, unless the preset is far more accurate at no higher costs;
-    of every family its most accurate. Of LSP on the frontier of any task, because its settings are compared over all
-    tasks. Of Full those that are about as accurate as its best, or all if none was run. The preset, and what Fast-dLLM
-    runs, always. Where there are no results of the task, those of all tasks count.
+    On the frontier of their family on this task in any cost, unless the preset is far more accurate or clearly cheaper
+    in both costs; of every family its most accurate. Of LSP on the frontier of any task, because its settings are
+    compared over all tasks. Of Full the most accurate and the cheapest that is about as accurate, or all if none was
+    run. The preset, and what Fast-dLLM runs, always. Where there are no results of the task, those of all tasks count.
     """
     known = {row["task"] for row in seen}
     tasks = {task} & known or known
@@ -43,26 +45,33 @@ def worth_another_look(
     return [
         each
         for each in candidates
-        if each.name in kept or FAST_DLLM.fullmatch(each.name) or (each.family == "Full" and no_full)
+        if each.name in kept or AS_PUBLISHED.fullmatch(each.name) or (each.family == "Full" and no_full)
     ]
 
 
 def _close(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that are about as accurate as the most accurate one."""
-    best = max((row["accuracy"] for row in rows), default=0.0)
-    return [row for row in rows if row["accuracy"] >= best - CLOSE / 100]
+    """The most accurate one, and the cheapest of those that are about as accurate."""
+    top = _most_accurate(rows)
+    enough = [row for each in top for row in rows if row["accuracy"] >= each["accuracy"] - CLOSE / 100]
+    return [*top, *sorted(enough, key=lambda row: row["positions"])[:1]]
+
+
+def _most_accurate(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first of a ranking by accuracy, then by positions; none of none."""
+    return sorted(rows, key=lambda row: (-row["accuracy"], row["positions"]))[:1]
 
 
 def _promising(rows: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The frontier in any cost, without what one of ours beats by far; the most accurate one in any case."""
-    most = max((row["accuracy"] for row in rows), default=0.0)
+    """The most accurate one, and the frontier in any cost: each result once, without what will not reach ours."""
     best = [row for cost in COSTS for row in frontier(rows, cost)]
-    return [row for row in best if row["accuracy"] == most or not any(_far_better(each, row) for each in ours)]
+    each = {tuple(row[key] for key in ("accuracy", *COSTS)): row for row in reversed(best)}
+    return [*_most_accurate(rows), *(row for row in each.values() if not any(_out_of_reach(own, row) for own in ours))]
 
 
-def _far_better(ours: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether it is far more accurate at no higher costs."""
-    return ours["accuracy"] >= row["accuracy"] + FAR / 100 and all(ours[cost] <= row[cost] for cost in COSTS)
+def _out_of_reach(ours: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether ours is far more accurate, or clearly cheaper in both costs."""
+    dearer = all(row[cost] > DEAR * ours[cost] for cost in COSTS)
+    return dearer or bool(ours["accuracy"] >= row["accuracy"] + FAR / 100)
 
 
 def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:

@@ -92,9 +92,10 @@ class LongestStablePrefix(Scheduler):
         return cls(PrefixRule())
 
     def __post_init__(self) -> None:
-        allowed = self.rule.floor is not None and self.rule.beta == 1
+        floor = self.rule.floor if self.rule.beta == 1 else None
+        allowed = floor is not None
         if self.islands is AUTO:
-            object.__setattr__(self, "islands", self.rule.floor + ABOVE if allowed else None)
+            object.__setattr__(self, "islands", None if floor is None else floor + ABOVE)
         if self.stuck is AUTO:
             object.__setattr__(self, "stuck", "first" if self.islands is None else "best")
         if self.fade is AUTO:
@@ -123,7 +124,8 @@ class LongestStablePrefix(Scheduler):
     def counted(self, margins: np.ndarray) -> np.ndarray:
         if not self.fade:
             return margins
-        return np.maximum(margins - np.float32(self.fade) * np.arange(len(margins), dtype=np.float32), np.float32(0))
+        faded: np.ndarray = margins - np.float32(self.fade) * np.arange(len(margins), dtype=np.float32)
+        return faded.clip(min=np.float32(0))
 
     def _of_pass(self, masks: np.ndarray, prefix: Prefix, step: Step) -> Chosen:
         """What this pass alone says."""

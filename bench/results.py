@@ -1,0 +1,123 @@
+"""``python -m bench.results`` writes the tables of docs/results.md from the results in docs/results.
+
+Nothing is measured: `lsp tune`, `lsp growth` and `lsp compare` have written the files, by the commands on the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from bench.report.markdown import table, with_sections
+from bench.report.run import ROOT
+from lsp.evaluation import growth, results, tables, verdict
+from lsp.evaluation.grid import describe, variants
+from lsp.files import write_whole
+from lsp.schedulers import LongestStablePrefix
+from lsp_kernels import PrefixRule
+
+PAGE = ROOT / "docs" / "results.md"
+PRESET = LongestStablePrefix()
+LOOPS = {
+    "Fast-dLLM's loop, {cache} cache, the tail decoded": " cache={cache} stop_early=False",
+    "the same in our loop, ended by a stop": " cache={cache}",
+}
+"""Threshold 0.9 in blocks of 32 as Fast-dLLM's authors run it, and what our loop alone changes."""
+
+
+def main(page: Path = PAGE) -> None:
+    write_whole(page, with_sections(page.read_text("utf-8"), sections(page.parent / "results")))
+    print(f"wrote the tables of {page}")
+
+
+def sections(folder: Path) -> dict[str, str]:
+    """The tables by the names of their places on the page."""
+    dev, test = (results.read(folder / f"{name}.jsonl") for name in ("dev", "test"))
+    second = results.read(folder / "template.jsonl")
+    grown = json.loads((folder / "growth.json").read_text("utf-8"))
+    compared = json.loads((folder / "compare.json").read_text("utf-8"))
+    preset = describe(PRESET, PRESET.options)
+    return {
+        "neighbours": neighbours(dev),
+        "dev": lower(verdict.over_all_tasks(dev, preset)),
+        "judged": lower(verdict.verdict(test, preset)),
+        "loop": loops(test, preset),
+        "growth": growth.markdown(grown["rows"]),
+        "templates": templates(test, second),
+        "compare": lower(tables.markdown(compared.pop("rows"), compared)),
+    }
+
+
+def lower(text: str) -> str:
+    """Headings one level further down, as parts of a section."""
+    return text.replace("## ", "### ").lstrip("\n")
+
+
+def by_task(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The rows of each task by the names of their settings."""
+    out: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        out.setdefault(row["task"], {})[row["name"]] = row
+    return out
+
+
+def cell(row: dict[str, Any] | None) -> str:
+    """Solved in %, passes and positions."""
+    return "" if row is None else f"{100 * row['accuracy']:.1f} / {row['passes']:.2f} / {row['positions']:.0f}"
+
+
+def neighbours(dev: Sequence[dict[str, Any]]) -> str:
+    """The preset and everything that differs from it in one thing or a few, on every task."""
+    found, lines = by_task(dev), []
+    for scheduler, options in variants(PRESET):
+        name = describe(scheduler, options)
+        words = ", ".join([*changes(scheduler, PRESET), *changes(options, PRESET.options)])
+        words = words if scheduler.rule.floor is not None else "the paper's preset"
+        lines.append([words or "**the preset**", *(cell(rows.get(name)) for rows in found.values())])
+    return table(["", *found], lines)
+
+
+def changes(thing: Any, other: Any) -> Iterator[str]:
+    """The fields that are not as in the other, in words."""
+    for field in fields(thing):
+        value, usual = getattr(thing, field.name), getattr(other, field.name)
+        if isinstance(value, PrefixRule):
+            yield from changes(value, usual)
+        elif field.compare and field.init and value != usual:
+            yield f"{field.name.replace('_', ' ')} {str(value).lower()}"
+
+
+def loops(test: Sequence[dict[str, Any]], preset: str) -> str:
+    """What the loop gains over Fast-dLLM's, and what the scheduler gains on top of it."""
+    found = by_task(test)
+    names = {
+        words.format(cache={"block": "prefix"}.get(cache, cache)): f"Threshold block_length=32{end.format(cache=cache)}"
+        for cache in ("block", "dual")
+        for words, end in LOOPS.items()
+    } | {"the preset": preset}
+    return table(
+        ["", *found], ([words, *(cell(rows.get(name)) for rows in found.values())] for words, name in names.items())
+    )
+
+
+def templates(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> str:
+    """The settings that were run with both wordings of the prompts, and how many more they solve with the second."""
+    one, other = by_task(first), by_task(second)
+    names = list(dict.fromkeys(row["name"] for row in second))
+    lines = []
+    for name in names:
+        pairs = ((one.get(task, {}).get(name), rows.get(name)) for task, rows in other.items())
+        lines.append([name, *("" if a is None or b is None else difference(a, b) for a, b in pairs)])
+    return table(["", *other], lines)
+
+
+def difference(first: dict[str, Any], second: dict[str, Any]) -> str:
+    points = 100 * (second["accuracy"] - first["accuracy"])
+    return f"{100 * first['accuracy']:.1f} → {100 * second['accuracy']:.1f} ({points:+.1f})"
+
+
+if __name__ == "__main__":
+    main()
