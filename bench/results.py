@@ -93,14 +93,18 @@ def changes(thing: Any, other: Any) -> Iterator[str]:
 def loops(test: Sequence[dict[str, Any]], preset: str) -> str:
     """What the loop gains over Fast-dLLM's, and what the scheduler gains on top of it."""
     found = by_task(test)
-    names = {
-        words.format(cache={"block": "prefix"}.get(cache, cache)): f"Threshold block_length=32{end.format(cache=cache)}"
+    names = [
+        (
+            words.format(cache={"block": "prefix"}.get(cache, cache)),
+            f"Threshold block_length=32{end.format(cache=cache)}",
+        )
         for cache in ("block", "dual")
         for words, end in LOOPS.items()
-    } | {"the preset": preset}
-    return table(
-        ["", *found], ([words, *(cell(rows.get(name)) for rows in found.values())] for words, name in names.items())
-    )
+    ]
+    lines = [
+        [words, *(cell(of.get(name)) for of in found.values())] for words, name in (*names, ("the preset", preset))
+    ]
+    return table(["", *found], lines)
 
 
 def templates(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> str:

@@ -46,6 +46,10 @@ def tune(
             help="Run on each task only what is on a frontier in these results. May be repeated.",
         ),
     ] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run this family of the grid, and the default. May be repeated."),
+    ] = None,
     plot: c.Plot = None,
 ) -> None:
     """Runs a grid of schedulers and loop options, and says which of them beat the default of lsp generate.
@@ -64,7 +68,7 @@ def tune(
     results.check_ours(out)
     c.check_plot(plot)
     preset = grid.describe(LongestStablePrefix(), LongestStablePrefix().options)
-    candidates = grid.grid()
+    candidates = of_families(grid.grid(), family, preset)
     seen = [row for path in start or () for row in results.read(path)]
     drawn = {"n": problems, "split": split, "seed": seed, "template": template}
     sets = c.problem_sets(task or (*known_tasks(), infilling.ALL), chat=o.wants_chat(model, chat), judge=judge, **drawn)
@@ -97,3 +101,11 @@ def tune(
     if plot is not None:
         draw(rows, plot, group="family")
         print(f"wrote {plot}")
+
+
+def of_families(candidates: list[grid.Candidate], wanted: list[str] | None, preset: str) -> list[grid.Candidate]:
+    """The candidates of these families and the preset, with which they are compared; or all of them."""
+    known = list(dict.fromkeys(each.family for each in candidates))
+    if unknown := [name for name in wanted or () if name not in known]:
+        raise ValueError(f"Invalid family: expected {', '.join(known)}, got {unknown[0]!r}")
+    return [each for each in candidates if wanted is None or each.family in wanted or each.name == preset]

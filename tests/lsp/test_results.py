@@ -90,6 +90,19 @@ def test_a_line_that_was_cut_off_makes_room(few: None, run: Callable[..., Ran], 
     assert path.read_bytes() == whole
 
 
+def test_some_families_alone_are_run_with_the_default(
+    few: None, run: Callable[..., Ran], fails: Callable[..., None], tmp_path: Path
+) -> None:
+    def families(name: str, *wanted: str) -> list[str]:
+        assert tune(run, tmp_path / name, *wanted).code == 0
+        return sorted(row["family"] for row in results.read(tmp_path / name))
+
+    assert families("all.jsonl") == families("full.jsonl", "--family", "Full") == ["Full", "LSP"]
+    assert families("ours.jsonl", "--family", "LSP") == ["LSP"]
+    message = "Invalid family: expected LSP, Full, got 'Fool'"
+    fails(2, message, "tune", tmp_path / "no.jsonl", "--family", "Fool")
+
+
 # Rows
 
 
