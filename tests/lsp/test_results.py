@@ -99,7 +99,7 @@ def test_some_families_alone_are_run_with_the_default(
 
     assert families("all.jsonl") == families("full.jsonl", "--family", "Full") == ["Full", "LSP"]
     assert families("ours.jsonl", "--family", "LSP") == ["LSP"]
-    message = "Invalid family: expected LSP, Full, got 'Fool'"
+    message = "Invalid family: expected Full, LSP, got 'Fool'"
     fails(2, message, "tune", tmp_path / "no.jsonl", "--family", "Fool")
 
 
