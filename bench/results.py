@@ -19,6 +19,7 @@ from lsp.files import write_whole
 from lsp.schedulers import LongestStablePrefix
 from lsp_kernels import PrefixRule
 
+FILES = ("growth", "compare", "template")
 PAGE = ROOT / "docs" / "results.md"
 PRESET = LongestStablePrefix()
 LOOPS = {
@@ -36,9 +37,8 @@ def main(page: Path = PAGE) -> None:
 def sections(folder: Path) -> dict[str, str]:
     """The tables by the names of their places on the page."""
     dev, test = (results.read(folder / f"{name}.jsonl") for name in ("dev", "test"))
-    second = results.read(folder / "template.jsonl")
-    grown = json.loads((folder / "growth.json").read_text("utf-8"))
-    compared = json.loads((folder / "compare.json").read_text("utf-8"))
+    grown, compared, second = (json.loads((folder / f"{name}.json").read_text("utf-8")) for name in FILES)
+    rows = compared.pop("rows")
     preset = describe(PRESET, PRESET.options)
     return {
         "neighbours": neighbours(dev),
@@ -46,8 +46,8 @@ def sections(folder: Path) -> dict[str, str]:
         "judged": lower(verdict.verdict(test, preset)),
         "loop": loops(test, preset),
         "growth": growth.markdown(grown["rows"]),
-        "templates": templates(test, second),
-        "compare": lower(tables.markdown(compared.pop("rows"), compared)),
+        "templates": templates(rows, second["rows"]),
+        "compare": lower(tables.markdown(rows, compared)),
     }
 
 
@@ -108,19 +108,17 @@ def loops(test: Sequence[dict[str, Any]], preset: str) -> str:
 
 
 def templates(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> str:
-    """The settings that were run with both wordings of the prompts, and how many more they solve with the second."""
-    one, other = by_task(first), by_task(second)
-    names = list(dict.fromkeys(row["name"] for row in second))
-    lines = []
-    for name in names:
-        pairs = ((one.get(task, {}).get(name), rows.get(name)) for task, rows in other.items())
-        lines.append([name, *("" if a is None or b is None else difference(a, b) for a, b in pairs)])
-    return table(["", *other], lines)
+    """What every setting of a comparison solves with each wording of the prompts, where the tail is dropped."""
+    one, other = ({(row["task"], row["scheduler"]): row for row in rows if not row["tail"]} for rows in (first, second))
+    tasks, names = (list(dict.fromkeys(key[i] for key in other if key in one)) for i in (0, 1))
+    return table(
+        ["", *tasks], ([name, *(both(one[task, name], other[task, name]) for task in tasks)] for name in names)
+    )
 
 
-def difference(first: dict[str, Any], second: dict[str, Any]) -> str:
-    points = 100 * (second["accuracy"] - first["accuracy"])
-    return f"{100 * first['accuracy']:.1f} → {100 * second['accuracy']:.1f} ({points:+.1f})"
+def both(first: dict[str, Any], second: dict[str, Any]) -> str:
+    """Solved in %, and in how many passes, with the first wording and with the second one."""
+    return " → ".join(f"{100 * row['accuracy']:.0f} / {row['passes']:.1f}" for row in (first, second))
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ def test_a_loop_is_compared_with_the_same_scheduler_in_ours() -> None:
     ]
 
 
-def test_templates_are_compared_where_both_were_run() -> None:
-    first = [row("a", "one", "1100", 1, 1), row("b", "one", "1", 1, 1)]
-    second = [row("a", "one", "1000", 1, 1), row("a", "two", "1", 1, 1)]
-    text = results.templates(first, second)
-    assert text.splitlines()[2:] == ["| one | 50.0 → 25.0 (-25.0) |", "| two |  |"]
+def test_wordings_are_compared_where_both_were_run_and_the_tail_is_dropped() -> None:
+    rows = [row("a", "", "1100", 2, 1) | {"scheduler": "one", "tail": tail} for tail in (False, True)]
+    more = row("a", "", "1000", 3, 1) | {"scheduler": "one", "tail": False}
+    text = results.templates([*rows, more | {"task": "b"}], [more, more | {"scheduler": "two"}])
+    assert text.splitlines() == ["|  | a |", "|---|---:|", "| one | 50 / 2.0 → 25 / 3.0 |"]
