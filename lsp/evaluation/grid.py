@@ -124,7 +124,7 @@ def rivals() -> dict[str, Sequence[Any]]:
 def token_by_token() -> list[tuple[Full, Options]]:
     """Full, which is slow, with the loops that change what it answers: the length of the blocks and the cache."""
     options = [Options(length, cache=cache) for length in (None, 16, 8) for cache in ("prefix", "none")]
-    return [(Full(), each) for each in (*options, Options(16, cache="block"))]
+    return [(Full(), each) for each in (*options, *(Options(16, cache=cache) for cache in ("block", "dual")))]
 
 
 def of_fixed_speed() -> list[tuple[str, Any, Options]]:
