@@ -37,6 +37,8 @@ class Scheduler:
         The value of the measure that it asks for, if it asks for the same one in every pass.
     islands : float or None
         The margin of stable islands, if it has them.
+    fade : float
+        How much less a margin counts for every mask before it.
     shown_rule : PrefixRule or None
         The selection rule whose steps a trace shows, if it commits by one.
     notes : list of str
@@ -47,6 +49,7 @@ class Scheduler:
     registered: ClassVar[dict[str, Callable[[], Scheduler]]] = {}
     measure: ClassVar[Literal["confidence", "margin"]] = "confidence"
     islands: float | None = None
+    fade: float = 0.0
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -87,8 +90,15 @@ class Scheduler:
         """Raises a ValueError for a vocabulary that it cannot work with, before the first pass."""
 
     def counted(self, margins: np.ndarray) -> np.ndarray:
-        """Margins of masks, from the first one on, as much as they count for it; a trace has these."""
-        return margins
+        """Margins of masks, from the first one on, as they count for it: less `fade` for every mask before, at least 0.
+
+        A trace has these.
+        """
+        if not self.fade:
+            return margins
+        before = np.arange(len(margins), dtype=np.float32)
+        out: np.ndarray = np.maximum(margins - np.float32(self.fade) * before, np.float32(0))
+        return out
 
     def reason(self, seen: PassRecord) -> str:
         """Why it chose what it chose in a pass, as a sentence for the reader of a trace; empty for no comment."""
