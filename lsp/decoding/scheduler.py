@@ -38,7 +38,7 @@ class Scheduler:
     islands : float or None
         The margin of stable islands, if it has them.
     fade : float
-        How much less a margin counts for every mask before it.
+        How much less a margin counts for every mask before it, if that is what `counted` gives.
     shown_rule : PrefixRule or None
         The selection rule whose steps a trace shows, if it commits by one.
     notes : list of str
@@ -90,15 +90,8 @@ class Scheduler:
         """Raises a ValueError for a vocabulary that it cannot work with, before the first pass."""
 
     def counted(self, margins: np.ndarray) -> np.ndarray:
-        """Margins of masks, from the first one on, as they count for it: less `fade` for every mask before, at least 0.
-
-        A trace has these.
-        """
-        if not self.fade:
-            return margins
-        before = np.arange(len(margins), dtype=np.float32)
-        out: np.ndarray = np.maximum(margins - np.float32(self.fade) * before, np.float32(0))
-        return out
+        """Margins of masks, from the first one on, as much as they count for it; a trace has these."""
+        return margins
 
     def reason(self, seen: PassRecord) -> str:
         """Why it chose what it chose in a pass, as a sentence for the reader of a trace; empty for no comment."""

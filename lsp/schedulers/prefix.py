@@ -123,6 +123,12 @@ class LongestStablePrefix(Scheduler):
         found = zip(step.canvases, step.commit(self.rule), strict=True)
         return [self._of_pass(canvas.masks, prefix, step) for canvas, prefix in found]
 
+    def counted(self, margins: np.ndarray) -> np.ndarray:
+        if not self.fade:
+            return margins
+        faded: np.ndarray = margins - np.float32(self.fade) * np.arange(len(margins), dtype=np.float32)
+        return faded.clip(min=np.float32(0))
+
     def _of_pass(self, masks: np.ndarray, prefix: Prefix, step: Step) -> Chosen:
         """What this pass alone says."""
         margins = self.counted(prefix.margins)
