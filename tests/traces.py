@@ -16,6 +16,7 @@ FLOOR = PrefixRule(floor=2.0, beta=1.0, no_delimiter="keep")
 SCHEDULERS = {
     "lsp": lsp.LongestStablePrefix(FLOOR, islands=None, fade=0),
     "islands": lsp.LongestStablePrefix(FLOOR, 3.0, "first", fade=0),
+    "fading": lsp.LongestStablePrefix(FLOOR, fade=0.25),
     "paper": lsp.LongestStablePrefix(PrefixRule()),
     "threshold": lsp.Threshold(0.9),
     "scattered": lsp.ScatteredMargin(),

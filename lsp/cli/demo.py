@@ -28,8 +28,9 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 }
 SEED = 0
 NOTE = (
-    "In brackets: how many times less than Full. LSP is the default: a floor under the margins, and islands when the "
-    "prefix is stuck. So few problems show how, not how well: docs/results.md has 300 of each task."
+    "In brackets: how many times less than Full. LSP is the default: a floor under margins that fade with the "
+    "distance, and islands when the prefix is stuck. So few problems show how, not how well: docs/results.md has "
+    "hundreds."
 )
 
 

@@ -91,7 +91,7 @@ Settings = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="A parameter of the scheduler or of its rule, e.g. --scheduler threshold --set p=0.95, or "
-        "--set floor=4 --set islands=3. May be repeated; lsp info lists them all.",
+        "--set floor=4 --set islands=6. May be repeated; lsp info lists them all.",
     ),
 ]
 BlockLength = Annotated[

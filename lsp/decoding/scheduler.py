@@ -37,6 +37,8 @@ class Scheduler:
         The value of the measure that it asks for, if it asks for the same one in every pass.
     islands : float or None
         The margin of stable islands, if it has them.
+    fade : float
+        How much less a margin counts for every mask before it, if that is what `counted` gives.
     shown_rule : PrefixRule or None
         The selection rule whose steps a trace shows, if it commits by one.
     notes : list of str
@@ -47,6 +49,7 @@ class Scheduler:
     registered: ClassVar[dict[str, Callable[[], Scheduler]]] = {}
     measure: ClassVar[Literal["confidence", "margin"]] = "confidence"
     islands: float | None = None
+    fade: float = 0.0
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

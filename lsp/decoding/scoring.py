@@ -126,6 +126,11 @@ class Scoring:
         return frozenset(self.vocabulary.stop_ids)
 
     @cached_property
+    def on_host(self) -> Vocabulary:
+        """The vocabulary for a rule that is applied on the host, copied there once."""
+        return self.vocabulary.to("cpu")
+
+    @cached_property
     def weight(self) -> tuple[Tensor, Tensor | None] | None:
         """Weight and bias of an LM head that is nothing else, for the fused operations; else None."""
         head = self.lm_head

@@ -16,7 +16,7 @@ from lsp.decoding.history import Distributions, Predicted
 from lsp.decoding.passes import Pass
 from lsp.decoding.scheduler import Chosen
 from lsp.decoding.scoring import Asked, Question, Scoring
-from lsp_kernels import PrefixRule
+from lsp_kernels import PrefixRule, Vocabulary
 
 
 class Stats(NamedTuple):
@@ -121,6 +121,11 @@ class Step:
         self._proposals = [Proposals(len(canvas.tokens)) for canvas in self.canvases if scoring.logprobs]
         self._known: Known | None = None  # the statistics of all masks without noise, once they were asked for
         self.announce: Callable[[Ask], None] = no_one  # is told what is asked, before it is answered: other ranks
+
+    @property
+    def vocabulary_on_host(self) -> Vocabulary:
+        """The same on the host, for a scheduler that applies a rule itself. Copied once for all steps of a run."""
+        return self._scoring.on_host
 
     def ask(self, what: Ask) -> None:
         """Asks the same as somebody else did."""

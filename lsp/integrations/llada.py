@@ -170,7 +170,7 @@ class Lowered:
         rows = torch.from_numpy(stats.margins), torch.from_numpy(stats.tokens)
         borders = torch.tensor([0, len(stats.tokens)], dtype=torch.int32)
         number = torch.tensor([count], dtype=torch.int32)
-        lengths, _ = select_prefix(*rows, borders, number, rule=rule, vocabulary=self.step.vocabulary.to("cpu"))
+        lengths, _ = select_prefix(*rows, borders, number, rule=rule, vocabulary=self.step.vocabulary_on_host)
         return Prefix(int(lengths), stats.tokens, stats.margins)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 AUTO: Any = "auto"  # what goes with the rule
 FADE = 0.1
 """How much a margin fades with every mask before it, unless it is given."""
+MOST = 1e6
+"""With more a margin far behind the first one would fade by what is no float32."""
 ABOVE = 2.0
 """How far the level of islands lies above the floor, unless it is given."""
 
@@ -105,8 +107,8 @@ class LongestStablePrefix(Scheduler):
             raise ValueError(f"Invalid stuck: expected 'first' or 'best', got {self.stuck!r}")
         if as_integer("stable", self.stable, 1) > 1 and self.rule.floor is None:
             raise ValueError(f"Invalid stable: expected 1 or a rule with a floor, got {self.stable} and {self.rule}")
-        if not 0 <= self.fade < float("inf"):
-            raise ValueError(f"Invalid fade: expected a finite number from 0, got {self.fade!r}")
+        if not 0 <= self.fade <= MOST:
+            raise ValueError(f"Invalid fade: expected a number from 0 to {MOST:g}, got {self.fade!r}")
         if self.fade and self.rule.floor is None:
             raise ValueError(f"Invalid fade: expected 0 or a rule with a floor, got {self.fade!r} and {self.rule}")
         if self.islands is not None and not self.islands >= 0:
@@ -150,8 +152,8 @@ class LongestStablePrefix(Scheduler):
     def _prefix(self, margins: np.ndarray, tokens: np.ndarray, n: int, step: Step) -> Prefix:
         """The rule on the margins that count, of a sequence with `n` masks."""
         operands = torch.from_numpy(margins), torch.from_numpy(tokens)
-        count, flags = torch.tensor([n], dtype=torch.int32), step.vocabulary.to("cpu")
-        length, _ = select_prefix(*operands, None, count, rule=self.rule, vocabulary=flags)
+        count, vocabulary = torch.tensor([n], dtype=torch.int32), step.vocabulary_on_host
+        length, _ = select_prefix(*operands, None, count, rule=self.rule, vocabulary=vocabulary)
         return Prefix(int(length), tokens, margins)
 
     def _choose(self, masks: np.ndarray, prefix: Prefix, margins: np.ndarray, stops: frozenset[int]) -> Chosen:
@@ -195,7 +197,7 @@ class LongestStablePrefix(Scheduler):
 
     def reason(self, seen: PassRecord) -> str:
         if self.stable > 1:
-            return sentences.of_stable(seen, self.stable)
+            return sentences.of_stable(seen, self.stable, self.islands, self.stuck)
         return sentences.of_prefix(seen, self.rule, self.islands)
 
 

@@ -28,14 +28,19 @@ def of_prefix(seen: PassRecord, rule: PrefixRule, islands: float | None) -> str:
         return f"{under} {found} with margins of at least {number(islands)} instead."
     if seen.chosen[0] != seen.masks[0]:
         return f"{under} the largest margin instead, as there is no island."
-    return f"{under} forced to commit {'the first token' if steps.length == 1 else f'{steps.length} tokens'}."
+    return f"{under} forced to commit {'the first token' if len(seen.chosen) == 1 else f'{len(seen.chosen)} tokens'}."
 
 
-def of_stable(seen: PassRecord, passes: int) -> str:
+def of_stable(seen: PassRecord, passes: int, islands: float | None, stuck: str) -> str:
     """Why these masks, where only tokens count that were the best ones in the last passes."""
     only = f"tokens that were the best ones in {passes} passes"
     n = len(seen.chosen)
     if seen.chosen != seen.masks[:n]:
+        if stuck == "best" and n == 1:
+            (margin,) = margins_of_chosen(seen)
+            if islands is None or seen.index < passes - 1 or not reaches(margin, islands):
+                return f"The largest margin is taken, as there is no island of {only}."
+            return f"1 stable island of {only}, a sure stop or, without one, the largest margin."
         return f"{count(runs(seen.chosen), 'stable island')} of {only}, or a sure stop."
     return f"A prefix of {n} {only}." if n > 1 else f"The first mask is taken: no prefix of {only} is longer."
 

@@ -16,7 +16,7 @@ def headline(traces: Sequence[Trace]) -> str:
     >>> import lsp
     >>> model, prompt = lsp.load("tiny"), "Use 3, 5 and 7 to make 15.\\n"
     >>> headline([lsp.trace(model, prompt, max_new_tokens=32, scheduler=name)[0] for name in ("lsp", "full")])
-    '2 passes and 58 positions instead of 19 and 333'
+    '2 passes and 50 positions instead of 19 and 333'
     """
     if any(asked(one) != asked(traces[0]) for one in traces):
         return ""

@@ -171,6 +171,7 @@ def traced(run: Run, recorder: Recorder, number: int, out: Generation) -> Trace:
         max_new_tokens=len(canvas.tokens) - canvas.start,
         steps=steps,
         seed=int(run.seeds[number]),
+        fade=float(scheduler.fade),
         **words_of(run, ids),
     )
 

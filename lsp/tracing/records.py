@@ -63,8 +63,7 @@ class PassRecord:
         The positions of all masks of the pass; `masks` come first.
     tokens, margins, confidence : lists
         For each of `masks_in_pass`: its best token, the margin to the next one to three significant digits (None if
-        infinite), less what it fades for the scheduler, its probability to four decimals. Where the model gave no
-        number, both are None.
+        infinite), less what it fades, its probability to four decimals. Where the model gave no number, both are None.
     chosen, written : lists of int
         The positions that were committed, and the tokens written there.
     reason : str
@@ -118,6 +117,8 @@ class Trace:
         ``"right"`` or ``"wrong"`` if the prompt was a problem of a task whose answers can be judged.
     seed : int or None
         Seed of the noise of this prompt, which makes a difference with a temperature; None in older files.
+    fade : float
+        How much less the recorded margins are for every mask before theirs.
     """
 
     scheduler: str
@@ -141,6 +142,7 @@ class Trace:
     steps: list[PassRecord]
     verdict: str | None = None
     seed: int | None = None
+    fade: float = 0.0
 
     def save(self, path: str | Path) -> None:
         """Writes JSON lines: what concerns the whole first, then one line a pass."""

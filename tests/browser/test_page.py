@@ -117,9 +117,10 @@ def test_every_mark_of_a_plot_is_explained_under_it(browser: chromium.Chromium, 
         found = browser.run("[...document.querySelectorAll('svg text.mark')].map((node) => node.textContent)")
         marks |= {mark for text in found for mark in text.split(" = ")}
         browser.press("ArrowRight")
-    assert bool(marks) == (name in ("lsp", "islands", "paper"))
+    assert bool(marks) == (name in ("lsp", "islands", "fading", "paper"))
     caption = browser.run("document.querySelector('.caption').textContent")
     assert caption.startswith("Margin: " if trace.measure == "margin" else "Confidence: ")
+    assert ("the next one, less 0.25 for every mask before it." in caption) == (name == "fading")
     named = {word for part in caption.split(".") for word in part.partition(":")[0].replace(",", " ").split()}
     assert marks <= named
     for mark in ("lo", "snap"):

@@ -143,6 +143,10 @@ FLOOR = PrefixRule(floor=2.0, beta=1.0, snap=False)
             ["The first margin 3 is under the floor 4: the largest margin instead, as there is no island."],
         ),
         (
+            lsp.LongestStablePrefix(PrefixRule(floor=4.0, beta=1.0, min_length=3, snap=False), 9.5, fade=2.0),
+            ["The first margin 3 is under the floor 4: forced to commit the first token."],
+        ),
+        (
             lsp.LongestStablePrefix(PrefixRule(0.2, 0.4, snap=False)),
             ["Between lo = 1 and hi = 2, the longest run above a threshold has length 1 (L′), with τ = 1."],
         ),
@@ -195,6 +199,15 @@ FLOOR = PrefixRule(floor=2.0, beta=1.0, snap=False)
             [
                 "The first mask is taken: no prefix of tokens that were the best ones in 2 passes is longer.",
                 "1 stable island of tokens that were the best ones in 2 passes, or a sure stop.",
+            ],
+        ),
+        (
+            lsp.LongestStablePrefix(FLOOR, 5.0, stable=2, fade=0),
+            [
+                "The largest margin is taken, as there is no island of tokens that were the best ones in 2 passes.",
+                "The first mask is taken: no prefix of tokens that were the best ones in 2 passes is longer.",
+                "1 stable island of tokens that were the best ones in 2 passes, a sure stop or, without one, the",
+                "The largest margin is taken, as there is no island of tokens that were the best ones in 2 passes.",
             ],
         ),
         (

@@ -78,10 +78,10 @@ def test_the_table_says_how_many_times_the_costs_of_the_default_each_has_at_the_
 
 
 def test_the_settings_are_fast_dllms_the_best_of_the_rivals_and_the_default() -> None:
-    names = [setting.name for setting in settings({"Frechet": "Frechet delta=0.85 lookahead=64"})]
+    names = [setting.name for setting in settings({"Frechet": "Frechet delta=0.85 lookahead=32"})]
     assert names[0] == "Full, blocks of 16"
     assert "Fast-dLLM's loop, dual cache" in names
-    assert "best Frechet: Frechet delta=0.85 lookahead=64" in names
+    assert "best Frechet: Frechet delta=0.85 lookahead=32" in names
     assert names[-1] == "LSP, the default"
     own = next(setting for setting in settings({}) if setting.name == "Fast-dLLM's loop, prefix cache")
     assert (own.scheduler, own.options) in grid.as_fast_dllm()

@@ -21,7 +21,7 @@ from tests.support import examples
 CASES = {name: make() for name, make in DECODED.items()}
 CHECKPOINT_MASK = 7
 GUIDED = [SCHEDULERS[name] for name in ("guarded", "islands", "topk", "threshold", "less", "klass", "entropy")]
-STABLE = lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=1.0, snap=False), stable=2)
+STABLE = lsp.LongestStablePrefix(PrefixRule(floor=0.5, beta=1.0, snap=False), 0.5, "first", stable=2, fade=0.0)
 
 
 @pytest.fixture(params=CASES, scope="module")

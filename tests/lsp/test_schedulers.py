@@ -110,6 +110,16 @@ def test_a_margin_counts_less_for_every_mask_before_it() -> None:
     assert first_commit(islands, coin(1, 4.25, 5, 5.25, 9)) == [2, 4]
     assert first_commit(islands, coin(1, 1.25, 1.75, 2.75)) == [3]  # 1, 0.75, 0.75 and 1.25 count
     assert first_commit(islands, coin(1, 1.5, 2, 2.5)) == [0]  # all count as much
+    assert first_commit(lsp.LongestStablePrefix(floor, fade=1e6), coin(3, 9, 9, 9)) == [0]
+
+
+def test_a_rule_on_the_host_has_the_tables_of_the_vocabulary_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be on a GPU: a copy from there in every pass, for every sequence, would cost more than the rule."""
+    copies, to = [], Vocabulary.to
+    monkeypatch.setattr(Vocabulary, "to", lambda self, device: copies.append(str(device)) or to(self, device))
+    answers = lsp.generate(lsp.load("tiny"), ["Use 3, 5 and 7 to make 15.\n"] * 3, max_new_tokens=32)
+    assert min(answer.passes for answer in answers) > 1
+    assert len(copies) <= 2  # to the device of the model, and to the host
 
 
 @pytest.mark.abuse("schedulers")
@@ -131,8 +141,10 @@ def test_a_margin_counts_less_for_every_mask_before_it() -> None:
         ),
         (lambda: lsp.LongestStablePrefix(stuck="last"), "Invalid stuck: expected 'first' or 'best', got 'last'"),
         (lambda: lsp.LongestStablePrefix(PrefixRule(), stuck="best"), "Invalid stuck: expected a rule with a floor"),
-        (lambda: lsp.LongestStablePrefix(fade=-0.1), "Invalid fade: expected a finite number from 0, got -0.1"),
-        (lambda: lsp.LongestStablePrefix(fade=math.nan), "Invalid fade: expected a finite number from 0, got nan"),
+        (lambda: lsp.LongestStablePrefix(fade=-0.1), "Invalid fade: expected a number from 0 to 1e[+]06, got -0.1"),
+        (lambda: lsp.LongestStablePrefix(fade=math.nan), "Invalid fade: expected a number from 0 to 1e[+]06, got nan"),
+        (lambda: lsp.LongestStablePrefix(fade=1e39), "Invalid fade: expected a number from 0 to 1e[+]06, got 1e[+]39"),
+        (lambda: lsp.LongestStablePrefix(fade=10**400), "Invalid fade: expected a number from 0 to 1e[+]06, got 1000"),
         (lambda: lsp.LongestStablePrefix(PrefixRule(), fade=0.1), "Invalid fade: expected 0 or a rule with a floor"),
         (lambda: lsp.LongestStablePrefix(stable=0), "Invalid stable: expected an integer from 1"),
         (lambda: lsp.LongestStablePrefix(PrefixRule(), stable=2), "Invalid stable: expected 1 or a rule with a floor"),

@@ -43,7 +43,8 @@ def rows(*best: tuple[int, float]) -> Tensor:
     return out
 
 
-# The rule of the default scheduler, on one block: its margins and tokens by position, and the masks from left to right.
+# The longest stable prefix without fading, on one block: its margins and tokens by position, and the masks from left to
+# right.
 def chosen(masks: list[int], tokens: list[int], margins: list[float], settings: Settings) -> set[int]:
     floor, islands, stops = settings.rule.floor, settings.islands, set(settings.stops)
     run: list[int] = []
@@ -54,7 +55,7 @@ def chosen(masks: list[int], tokens: list[int], margins: list[float], settings: 
     sure = [p for p in masks if islands is not None and margins[p] >= islands]
     if not run:
         best = max(masks, key=lambda p: (margins[p], -p))
-        run = sure or ([best] if settings.stuck == "best" and islands is not None else masks[:1])
+        run = sure or ([best] if settings.stuck == "best" else masks[:1])
     return {*run, *(p for p in sure if tokens[p] in stops)}
 
 
@@ -73,7 +74,7 @@ def expected(ids: list[int], masked: list[bool], tokens: list[int], margins: lis
 @given(data=st.data())
 def test_a_batch_of_blocks_commits_what_the_rule_says_of_each(data: st.DataObject) -> None:
     islands = data.draw(st.sampled_from([None, 2.0, 4.0, 6.0]))
-    stuck = data.draw(st.sampled_from(["first", "best"])) if islands is not None else "first"
+    stuck = data.draw(st.sampled_from(["first", "best"]))
     settings = Settings(rule={"floor": 4.0}, islands=islands, stuck=stuck, stops=data.draw(st.sampled_from([(), (3,)])))
     blocks = data.draw(st.integers(1, 4))
     margin = st.sampled_from([0.5, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0])
@@ -140,6 +141,17 @@ def test_a_row_of_nan_is_not_the_best_of_a_block_that_is_stuck(sglang: SimpleNam
     logits[3] = torch.nan
     found.step(forward, logits, [None])
     assert forward.input_ids.tolist() == [MASK] * 6 + [5, MASK]
+
+
+def test_without_islands_not_even_an_infinite_margin_is_one(sglang: SimpleNamespace) -> None:
+    found = made(sglang, "LongestStablePrefix", islands=None, stuck="best", stops=[3])
+    forward = forward_batch([[MASK] * L])
+    logits = rows(*[(4, 1.0)] * L)
+    for row, token in ((logits[2], 5), (logits[4], 3)):
+        row[:] = -torch.inf
+        row[token] = 0.0
+    found.step(forward, logits, [None])
+    assert forward.input_ids.tolist() == [MASK, MASK, 5] + [MASK] * 5
 
 
 def test_a_request_that_does_not_fit_the_canvas_or_names_no_length_is_refused() -> None:

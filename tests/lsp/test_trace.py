@@ -75,6 +75,20 @@ def test_commits_are_those_of_a_run_without_a_trace(model: Transformer, name: st
             assert [step.chosen for step in trace.steps] == [s.masks[: s.rule.length] for s in trace.steps]
 
 
+def test_margins_are_recorded_as_they_count(model: Transformer) -> None:
+    rule, prompt = PrefixRule(floor=3.0, beta=1.0, snap=False), "Use 3, 5 and 7 to make 15.\n"
+    plain, faded = (
+        lsp.trace(model, prompt, max_new_tokens=24, scheduler=lsp.LongestStablePrefix(rule, fade=fade))[0]
+        for fade in (0.0, 0.5)
+    )
+    assert (plain.fade, faded.fade) == (0.0, 0.5)
+    whole, less = plain.steps[0], faded.steps[0]
+    assert less.tokens == whole.tokens
+    assert less.margins == pytest.approx([max(0.0, m - 0.5 * i) for i, m in enumerate(whole.margins)], rel=0.02)
+    assert less.rule.prefix_min == list(np.minimum.accumulate(less.margins))
+    assert less.rule.candidate == [m >= 3.0 for m in [*less.margins, 0.0]].index(False) < whole.rule.candidate
+
+
 def test_every_mask_of_the_pass_is_scored(example: Trace) -> None:
     assert example.steps[0].masks_in_pass == list(range(len(example.prompt), len(example.prompt) + 24))
     for step in example.steps:

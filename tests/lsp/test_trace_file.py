@@ -103,11 +103,11 @@ def old(trace: Trace, number: int) -> list[dict[str, Any]]:
     return [head, *lines]
 
 
-def test_a_file_from_before_seeds_is_read(example: Trace, tmp_path: Path) -> None:
+def test_a_file_from_before_seeds_and_fading_is_read(example: Trace, tmp_path: Path) -> None:
     example.save(tmp_path / "t.jsonl")
     head, *lines = lines_of(tmp_path / "t.jsonl")
-    del head["seed"]
-    assert Trace.load(rewrite(tmp_path / "old.jsonl", [head, *lines])) == replace(example, seed=None)
+    del head["seed"], head["fade"]
+    assert Trace.load(rewrite(tmp_path / "old.jsonl", [head, *lines])) == replace(example, seed=None, fade=0.0)
 
 
 def test_older_formats_are_read(example: Trace, tmp_path: Path) -> None:

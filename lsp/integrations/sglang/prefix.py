@@ -101,7 +101,7 @@ def _choose(
     chosen = masked & (masked.cumsum(1) <= at_least_one[:, None])
     if settings.islands is None and settings.stuck == "first":
         return chosen
-    sure = masked & (found.margins >= (torch.inf if settings.islands is None else settings.islands))
+    sure = torch.zeros_like(masked) if settings.islands is None else masked & (found.margins >= settings.islands)
     stuck = (found.margins.gather(1, first[:, None]) < settings.rule.floor) & (counts > 0)[:, None]
     otherwise = chosen
     if settings.stuck == "best":

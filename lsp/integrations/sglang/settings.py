@@ -25,7 +25,7 @@ class Settings:
     rule : mapping or PrefixRule, optional
         Fields of `PrefixRule` that differ from `PrefixRule.guarded`.
     islands, stuck
-        As in `lsp.LongestStablePrefix`.
+        As in `lsp.LongestStablePrefix`, but by default the floor and ``"first"``. Margins do not fade.
     delimiters : iterable of int
         Ids at which a commit ends, for a rule that snaps.
     stops : iterable of int

@@ -138,7 +138,8 @@ function finished(trace) {
 function captionOf(trace) {
   const some = (holds) => trace.steps.some(({ rule }) => rule && holds(rule));
   const confident = trace.measure === "confidence";
-  const out = [confident ? "Confidence: the probability of the best token." : "Margin: the best logit minus the next one."];
+  const fades = trace.fade ? `, less ${number(trace.fade)} for every mask before it` : "";
+  const out = [confident ? "Confidence: the probability of the best token." : `Margin: the best logit minus the next one${fades}.`];
   if (some(() => true)) out.push("Solid line: the prefix minimum. L′: where the candidate ends.");
   if (trace.level === null && some(() => true)) out.push("lo, hi: the least and the most that it may hold.");
   else if (some(({ hi, n }) => hi < n)) out.push("hi: the most that it may hold.");
