@@ -32,7 +32,7 @@ CONTENDERS = {
     "Full, uncached": (lsp.Full(), {"block_length": 16, "cache": "none"}),
     "fixed prefix 4": (lsp.FixedPrefix(4), {}),
     "LSP, paper": (lsp.LongestStablePrefix.paper(), {}),
-    "LSP, guarded": (lsp.LongestStablePrefix(islands=None), {}),
+    "LSP, guarded": (lsp.LongestStablePrefix(PrefixRule.guarded(), None, fade=0.0), {}),
     "LSP, the default": (lsp.LongestStablePrefix(), {}),
     "scattered margin": (lsp.ScatteredMargin(PrefixRule()), {}),
     "Threshold 0.9": (lsp.Threshold(0.9), {}),
