@@ -21,7 +21,7 @@ AS_PUBLISHED = re.compile(r"(Threshold|Factor) block_length=32 cache=(block|dual
 CLOSE = 3.0  # points under the best Full, within which another one may be the best on fresh problems
 FAR = 8.0  # points under the preset, at which nothing will reach it on fresh problems
 DEAR = 1.25  # times the preset's passes and its positions, at which nothing will be cheaper on fresh problems
-TOO_DEAR = 4.0  # the same for the most accurate setting of a family, which shows what the family can
+TOO_DEAR = 6.0  # times either of them, at which even the most accurate setting of a family is no rival
 
 
 def worth_another_look(
@@ -30,8 +30,8 @@ def worth_another_look(
     """The candidates that a verdict on a task needs, going by results: what is beaten there is not run again.
 
     On the frontier of their family on this task in any cost, unless the preset is far more accurate or clearly cheaper
-    in both costs; of every family its most accurate, unless it costs more than four times as much in both. Of LSP on
-    the frontier of any task, because its settings are compared over all tasks. Of Full the most accurate and the
+    in both costs; of every family its most accurate; neither if it costs more than six times as much in either. Of LSP
+    on the frontier of any task, because its settings are compared over all tasks. Of Full the most accurate and the
     cheapest that is about as accurate, or all if none was run. The preset, and what Fast-dLLM runs, always. Where there
     are no results of the task, those of all tasks count.
     """
@@ -67,17 +67,18 @@ def _promising(rows: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -
     """The most accurate one, and the frontier in any cost: each result once, without what will not reach ours."""
     best = [row for cost in COSTS for row in frontier(rows, cost)]
     each = {tuple(row[key] for key in ("accuracy", *COSTS)): row for row in reversed(best)}
-    kept = [row for row in each.values() if not any(_far_below(own, row) or _dearer(own, row, DEAR) for own in ours)]
-    return [*kept, *(row for row in _most_accurate(rows) if not any(_dearer(own, row, TOO_DEAR) for own in ours))]
+    kept = [row for row in each.values() if not any(_out_of_reach(own, row) for own in ours)]
+    return [row for row in (*_most_accurate(rows), *kept) if not any(_too_dear(own, row) for own in ours)]
 
 
-def _far_below(ours: dict[str, Any], row: dict[str, Any]) -> bool:
-    return bool(ours["accuracy"] >= row["accuracy"] + FAR / 100)
+def _out_of_reach(ours: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether ours is far more accurate, or clearly cheaper in both costs."""
+    dearer = all(row[cost] > DEAR * ours[cost] for cost in COSTS)
+    return dearer or bool(ours["accuracy"] >= row["accuracy"] + FAR / 100)
 
 
-def _dearer(ours: dict[str, Any], row: dict[str, Any], times: float) -> bool:
-    """Whether it costs more than so many times as much, in both costs."""
-    return all(row[cost] > times * ours[cost] for cost in COSTS)
+def _too_dear(ours: dict[str, Any], row: dict[str, Any]) -> bool:
+    return any(row[cost] > TOO_DEAR * ours[cost] for cost in COSTS)
 
 
 def verdict(rows: Sequence[dict[str, Any]], preset: str) -> str:

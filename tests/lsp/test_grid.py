@@ -184,8 +184,8 @@ def test_what_cannot_reach_the_preset_is_not_run_again_but_for_the_best_of_a_fam
         row("best", "SchED", "1111", 7, 70),
         row("dear", "SchED", "1110", 6.5, 65),
         row("few", "SchED", "1110", 6.5, 40),
-        row("too dear", "TopK", "1111", 21, 201),
-        row("slow", "Klass", "1000", 99, 200),
+        row("too dear", "TopK", "1111", 21, 301),
+        row("slow", "Klass", "1000", 30, 300),
     ]
     assert looked_at(rows) == {"ours", "close", "best", "few", "slow"}
 
