@@ -20,6 +20,7 @@ FAST_DLLM = re.compile(
 AS_PUBLISHED = re.compile(r"(Threshold|Factor) block_length=32 cache=(block|dual)( stop_early=False)?")
 CLOSE = 3.0  # points under the best Full, within which another one may be the best on fresh problems
 FAR = 8.0  # points under the preset, at which nothing will reach it on fresh problems
+ALIKE = 1.1  # times the preset's passes and positions, under which whatever is not far less accurate may beat it
 DEAR = 1.25  # times the preset's passes and its positions, at which nothing will be cheaper on fresh problems
 TOO_DEAR = 6.0  # times either of them, at which even the most accurate setting of a family is no rival
 
@@ -29,9 +30,10 @@ def worth_another_look(
 ) -> list[Candidate]:
     """The candidates that a verdict on a task needs, going by results: what is beaten there is not run again.
 
-    On the frontier of their family on this task in any cost, unless the preset is far more accurate or clearly cheaper
-    in both costs; of every family its most accurate; neither if it costs more than six times as much in either. Of LSP
-    on the frontier of any task, because its settings are compared over all tasks. Of Full the most accurate and the
+    Of rivals what costs about as much as the preset, or less, in both costs, and is not far less accurate. On the
+    frontier of their family on this task in any cost, unless the preset is far more accurate or clearly cheaper in
+    both costs; of every family its most accurate; neither if it costs more than six times as much in either. Of LSP on
+    the frontier of any task, because its settings are compared over all tasks. Of Full the most accurate and the
     cheapest that is about as accurate, or all if none was run. The preset, and what Fast-dLLM runs, always. Where there
     are no results of the task, those of all tasks count.
     """
@@ -64,8 +66,10 @@ def _most_accurate(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _promising(rows: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The most accurate one, and the frontier in any cost: each result once, without what will not reach ours."""
+    """The most accurate, the frontier in any cost, what costs no more: each result once, if it may reach ours."""
     best = [row for cost in COSTS for row in frontier(rows, cost)]
+    rivals = [row for row in rows if row["family"] not in NO_RIVALS]
+    best += [row for row in rivals if any(all(row[cost] <= ALIKE * own[cost] for cost in COSTS) for own in ours)]
     each = {tuple(row[key] for key in ("accuracy", *COSTS)): row for row in reversed(best)}
     kept = [row for row in each.values() if not any(_out_of_reach(own, row) for own in ours)]
     return [row for row in (*_most_accurate(rows), *kept) if not any(_too_dear(own, row) for own in ours)]

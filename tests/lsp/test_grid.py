@@ -188,6 +188,8 @@ def test_what_cannot_reach_the_preset_is_not_run_again_but_for_the_best_of_a_fam
         row("slow", "Klass", "1000", 30, 300),
     ]
     assert looked_at(rows) == {"ours", "close", "best", "few", "slow"}
+    rivals = [row("alike", "SchED", "1110", 5.5, 55), row("dearer", "SchED", "1110", 5.6, 56)]
+    assert looked_at([*rows, *rivals]) == {"ours", "close", "best", "few", "slow", "alike"}
 
 
 def test_all_of_full_is_run_where_none_was_and_else_the_best_and_the_cheapest_as_good() -> None:
