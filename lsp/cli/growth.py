@@ -69,5 +69,6 @@ def settings(best: dict[str, str]) -> list[Setting]:
         for cache, title in (("block", "prefix cache"), ("dual", "dual cache")):
             options: dict[str, Any] = {"block_length": 32, "cache": cache, "stop_early": stops}
             out.append(Setting.of(f"{words}, {title}", Threshold(), **options))
-    out += [replace(known[name], name=f"best {family}: {name}") for family, name in best.items() if name in known]
+    rivals = {family: name for family, name in best.items() if family != "LSP" and name in known}
+    out += [replace(known[name], name=f"best {family}: {name}") for family, name in rivals.items()]
     return [*out, Setting.of(growth.DEFAULT, LongestStablePrefix())]

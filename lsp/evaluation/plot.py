@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from lsp.evaluation.growth import COSTS as GROWING
@@ -56,7 +57,7 @@ def plot_growth(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
     for axis, cost in zip(axes, GROWING, strict=True):
         for i, (name, own) in enumerate(groups.items()):
             ours = name.startswith("LSP")
-            slope, _ = exponent(own, cost)
+            slopes = ", ".join(f"{exponent(own, each)[0]:.2f}" for each in GROWING)
             axis.plot(
                 [row["length"] for row in own],
                 [row[cost] for row in own],
@@ -64,15 +65,14 @@ def plot_growth(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
                 marker=MARKERS[i % len(MARKERS)],
                 linewidth=2.6 if ours else 1.3,
                 zorder=3 if ours else 2,
-                label=name,
+                label=fill(f"{name} ({slopes})", 80),
             )
-            axis.annotate(f" {slope:.2f}", (own[-1]["length"], own[-1][cost]), fontsize="x-small", va="center")
         axis.set(xscale="log", yscale="log", xlabel="tokens of the answer", title=f"{cost} per answer")
         for one in (axis.xaxis, axis.yaxis):
             _logarithmic(axis, one)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
-    figure.suptitle("At the end of each line: the exponent of its growth", fontsize="medium")
+    figure.suptitle(f"In brackets: the exponents of the growth of {', '.join(GROWING)}", fontsize="medium")
     _write(figure, path)
 
 

@@ -63,7 +63,8 @@ def test_the_table_and_the_picture_have_every_setting(tmp_path: Path) -> None:
     assert "default" not in lines[0]
     plot_growth(rows, tmp_path / "growth.svg")
     picture = (tmp_path / "growth.svg").read_text()
-    assert all(f"<!-- {words} -->" in picture for words in ("s", "LSP", " 2.00", "seconds per answer"))
+    labels = ("s (1.00, 1.00, 1.00)", "LSP (2.00, 2.00, 2.00)", "seconds per answer")
+    assert all(f"<!-- {words} -->" in picture for words in labels)
 
 
 def test_the_table_says_how_many_times_the_costs_of_the_default_each_has_at_the_longest_answers() -> None:
@@ -78,7 +79,10 @@ def test_the_table_says_how_many_times_the_costs_of_the_default_each_has_at_the_
 
 
 def test_the_settings_are_fast_dllms_the_best_of_the_rivals_and_the_default() -> None:
-    names = [setting.name for setting in settings({"Frechet": "Frechet delta=0.85 lookahead=32"})]
+    default = lsp.LongestStablePrefix()
+    best = {"Frechet": "Frechet delta=0.85 lookahead=32", "LSP": grid.describe(default, default.options)}
+    names = [setting.name for setting in settings(best)]
+    assert sum(name.startswith("best") for name in names) == 1
     assert names[0] == "Full, blocks of 16"
     assert "Fast-dLLM's loop, dual cache" in names
     assert "best Frechet: Frechet delta=0.85 lookahead=32" in names
