@@ -47,6 +47,7 @@ def sections(folder: Path) -> dict[str, str]:
         "loop": loops(test, preset),
         "growth": growth.markdown(grown["rows"]),
         "templates": templates(rows, second["rows"]),
+        "traces": wordings(test, results.read(folder / "template.jsonl")),
         "compare": lower(tables.markdown(rows, compared)),
     }
 
@@ -113,6 +114,16 @@ def templates(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]])
     tasks, names = (list(dict.fromkeys(key[i] for key in other if key in one)) for i in (0, 1))
     return table(
         ["", *tasks], ([name, *(both(one[task, name], other[task, name]) for task in tasks)] for name in names)
+    )
+
+
+def wordings(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> str:
+    """The same for the settings that `lsp tune` has run with both wordings."""
+    one, other = by_task(first), by_task(second)
+    names = list(dict.fromkeys(row["name"] for row in second))
+    pairs = ((name, [(one[task].get(name), rows.get(name)) for task, rows in other.items()]) for name in names)
+    return table(
+        ["", *other], ([name, *("" if a is None or b is None else both(a, b) for a, b in of)] for name, of in pairs)
     )
 
 

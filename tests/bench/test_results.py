@@ -71,3 +71,8 @@ def test_wordings_are_compared_where_both_were_run_and_the_tail_is_dropped() -> 
     more = row("a", "", "1000", 3, 1) | {"scheduler": "one", "tail": False}
     text = results.templates([*rows, more | {"task": "b"}], [more, more | {"scheduler": "two"}])
     assert text.splitlines() == ["|  | a |", "|---|---:|", "| one | 50 / 2.0 → 25 / 3.0 |"]
+
+
+def test_settings_of_two_files_are_compared_where_both_have_them() -> None:
+    first, second = [row("a", "x", "1100", 2, 1)], [row("a", "x", "10", 3, 1), row("a", "y", "1", 1, 1)]
+    assert results.wordings(first, second).splitlines()[2:] == ["| x | 50 / 2.0 → 50 / 3.0 |", "| y |  |"]
