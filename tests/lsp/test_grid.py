@@ -188,8 +188,17 @@ def test_what_cannot_reach_the_preset_is_not_run_again_but_for_the_best_of_a_fam
         row("slow", "Klass", "1000", 30, 300),
     ]
     assert looked_at(rows) == {"ours", "close", "best", "few", "slow"}
-    rivals = [row("alike", "SchED", "1110", 5.5, 55), row("dearer", "SchED", "1110", 5.6, 56)]
-    assert looked_at([*rows, *rivals]) == {"ours", "close", "best", "few", "slow", "alike"}
+
+
+def test_rivals_that_cost_about_as_much_as_the_preset_are_run_again_even_if_others_seem_better() -> None:
+    rows = [
+        row("ours", "LSP", "1110", 5, 50),
+        row("better", "LocalLeap", "1111", 5.2, 52),
+        row("alike", "LocalLeap", "1110", 5.5, 55),
+        row("dearer", "LocalLeap", "1110", 5.6, 56),
+        row("far below", "LocalLeap", "1100", 5.3, 53),
+    ]
+    assert looked_at(rows) == {"ours", "better", "alike"}
 
 
 def test_all_of_full_is_run_where_none_was_and_else_the_best_and_the_cheapest_as_good() -> None:

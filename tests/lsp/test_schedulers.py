@@ -110,6 +110,8 @@ def test_a_margin_counts_less_for_every_mask_before_it() -> None:
     assert first_commit(islands, coin(1, 4.25, 5, 5.25, 9)) == [2, 4]
     assert first_commit(islands, coin(1, 1.25, 1.75, 2.75)) == [3]  # 1, 0.75, 0.75 and 1.25 count
     assert first_commit(islands, coin(1, 1.5, 2, 2.5)) == [0]  # all count as much
+    everything = lsp.LongestStablePrefix(PrefixRule(floor=0.0, beta=1.0, snap=False), None, fade=0.5)
+    assert first_commit(everything, coin(1, 0.25, 0.25)) == [0, 1, 2]  # none counts less than 0
     assert first_commit(lsp.LongestStablePrefix(floor, fade=1e6), coin(3, 9, 9, 9)) == [0]
 
 
